@@ -1,0 +1,145 @@
+# Penstock: every command sets up what it needs. `make help` lists them.
+#
+# A virtual environment is made in .venv, pinned dependencies go into it, the hot modules are compiled. Stamp
+# files in .venv remember what was done: a second run costs nothing, a changed pyproject.toml, constraints.txt
+# or hot source redoes its own step only.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# PYTHON=/path/to/python3.12 makes .venv from another interpreter (only while .venv does not exist).
+PYTHON ?=
+# Test processes side by side; 0 runs everything in one, for a debugger.
+JOBS ?= 2
+# Rounds of `make crash`.
+ROUNDS ?= 1000
+# More options for pytest: make test ARGS='-k recovery -x'
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
+
+# The form in which the hot modules are compiled has a stamp of its own: asking for another form recompiles.
+HOT_FORM := $(if $(filter-out 0,$(PENSTOCK_TRACE)),trace,$(if $(filter-out 0,$(PENSTOCK_BOUNDS)),bounds,release))
+HOT_SOURCES := $(wildcard penstock/_hot/*.py penstock/_hot/*.pxd)
+
+VENV_STAMP := $(VENV)/.stamp-venv
+DEPS_STAMP := $(VENV)/.stamp-dependencies
+HOT_STAMP := $(VENV)/.stamp-hot-$(HOT_FORM)
+JAVA_STAMP := $(VENV)/.stamp-java
+
+# The folders whose tests run in both forms; the others start processes, where only the compiled form ships.
+BOTH_FORMS := $(wildcard tests/unit tests/compat tests/property)
+MYPY_EXTRA := $(wildcard benchmarks)
+
+.PHONY: help
+help: ## Print this list
+	@echo 'Penstock. Each command sets up what it needs (.venv, dependencies, compiled modules).'
+	@echo
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'Variables: JOBS=2  ROUNDS=1000  ARGS="-k name"  PYTHON=python3.12'
+
+.PHONY: demo
+demo: setup ## Show what Penstock does, with figures
+	@$(PY) -m penstock.cli.main demo
+
+.PHONY: test
+test: setup ## Run the tests, compiled; then unit, compat and property tests again uncompiled
+	@echo '== tests, hot modules compiled'
+	@env -u PENSTOCK_PURE PENSTOCK_EXPECT=compiled $(PYTEST) tests --ignore=tests/interop $(ARGS)
+	@$(MAKE) --no-print-directory test-pure
+
+.PHONY: test-pure
+test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot modules uncompiled
+	@echo '== tests, hot modules uncompiled: $(BOTH_FORMS)'
+	@PENSTOCK_PURE=1 PENSTOCK_EXPECT=pure $(PYTEST) $(BOTH_FORMS) $(ARGS)
+
+.PHONY: interop
+interop: setup ## Exchange stores with Apache RocketMQ's own classes (needs Java 17+ and the Maven repository)
+	@if reason=$$({ scripts/ensure-java --jdk --quiet && scripts/ensure-maven; } 2>&1); then \
+	    PATH="$$(dirname "$$(scripts/ensure-java --jdk)"):$$PATH" PENSTOCK_EXPECT=compiled \
+	        $(PY) -m pytest tests/interop -rs $(ARGS); \
+	else \
+	    scripts/banner 'INTEROP TESTS DID NOT RUN: Java or Maven is out of reach' "$$reason"; \
+	fi
+
+.PHONY: check
+check: $(DEPS_STAMP) ## Lint, format, types and import directions
+	@echo '== ruff check' && $(PY) -m ruff check
+	@echo '== ruff format' && $(PY) -m ruff format --check
+	@echo '== mypy' && $(PY) -m mypy $(if $(MYPY_EXTRA),penstock scripts setup.py $(MYPY_EXTRA))
+	@echo '== import directions' && $(VENV)/bin/lint-imports
+
+.PHONY: bench
+bench: setup ## Measure the store against raw writes, syncs and reads of the same run
+	@$(PY) -m benchmarks.store $(ARGS)
+
+.PHONY: crash
+crash: setup ## Kill writers at random moments for ROUNDS=n rounds and check what survives
+	@PENSTOCK_CRASH_ROUNDS=$(ROUNDS) PENSTOCK_EXPECT=compiled \
+	    $(PY) -m pytest tests/fault -k crash --timeout=0 $(ARGS)
+
+.PHONY: format
+format: $(DEPS_STAMP) ## Rewrite the sources the way `make check` wants them
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+.PHONY: docs-config
+docs-config: $(DEPS_STAMP) ## Write docs/configuration.md from the options of each room
+	@$(PY) scripts/docs_config.py docs/configuration.md
+
+.PHONY: constraints
+constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt
+	@$(PY) scripts/pin_constraints.py
+
+.PHONY: hooks
+hooks: $(DEPS_STAMP) ## Install the pre-commit hooks into this clone
+	@$(VENV)/bin/pre-commit install
+
+.PHONY: setup
+setup: $(DEPS_STAMP) $(HOT_STAMP) $(JAVA_STAMP) ## Make .venv, install dependencies, compile the hot modules
+
+.PHONY: clean
+clean: ## Remove everything that make made
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -f penstock/_hot/*.so
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(VENV_STAMP): | scripts/ensure-python
+	@echo '== virtual environment in $(VENV)'
+	@python=$$(PYTHON='$(PYTHON)' scripts/ensure-python); "$$python" -m venv --clear $(VENV)
+	@touch $@
+
+# The build tools come first and pinned; then the package is installed without an isolated build, which would
+# fetch them again, unpinned. Nothing is compiled here: that is the next step's, which can be repeated alone.
+$(DEPS_STAMP): pyproject.toml constraints.txt $(VENV_STAMP)
+	@echo '== dependencies, as pinned in constraints.txt'
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
+	@PENSTOCK_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# Without a compiler the rest still works, so this step warns, keeps no stamp, and is tried again next time. An
+# error in a hot source itself ends the run: only the compiler is optional.
+$(HOT_STAMP): setup.py $(HOT_SOURCES) $(DEPS_STAMP)
+	@echo '== hot modules ($(HOT_FORM))'
+	@rm -f $(VENV)/.stamp-hot-*
+	@scripts/ensure-compiler $(PY) || true
+	@env -u PENSTOCK_PURE $(PY) setup.py --quiet build_ext --inplace --parallel 2
+	@if env -u PENSTOCK_PURE $(PY) -c 'import sys, penstock._hot; sys.exit(penstock._hot.form() != "compiled")'; then \
+	    touch $@; \
+	else \
+	    scripts/banner 'THE HOT MODULES ARE NOT COMPILED' \
+	        'Why is said above. Everything works, slowly: make demo and make test-pure run, make test refuses.'; \
+	fi
+
+# Java serves `make interop` and later the Spark extra; everything else goes on without.
+$(JAVA_STAMP): scripts/ensure-java $(VENV_STAMP)
+	@echo '== Java'
+	@scripts/ensure-java --warn
+	@touch $@

@@ -1,0 +1,206 @@
+# Byte order, copying, searching and checksums as inline C: the only C in Penstock.
+# `bits.py` is the pure form of the same functions.
+#
+# The checksum folds 64 bytes at a time with carry-less multiplication where the processor has it (found out
+# at run time) and uses eight tables otherwise; both give zlib's CRC-32, of which RocketMQ keeps 31 bits.
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #include <immintrin.h>
+    #define PENSTOCK_FOLD 1
+    #endif
+
+    static inline int penstock_get_u8(const unsigned char *p, Py_ssize_t at) { return p[at]; }
+    static inline int penstock_get_i16(const unsigned char *p, Py_ssize_t at) {
+        uint16_t v; memcpy(&v, p + at, 2); return (int16_t)__builtin_bswap16(v);
+    }
+    static inline int32_t penstock_get_i32(const unsigned char *p, Py_ssize_t at) {
+        uint32_t v; memcpy(&v, p + at, 4); return (int32_t)__builtin_bswap32(v);
+    }
+    static inline int64_t penstock_get_i64(const unsigned char *p, Py_ssize_t at) {
+        uint64_t v; memcpy(&v, p + at, 8); return (int64_t)__builtin_bswap64(v);
+    }
+    static inline void penstock_put_u8(unsigned char *p, Py_ssize_t at, int v) { p[at] = (unsigned char)v; }
+    static inline void penstock_put_i16(unsigned char *p, Py_ssize_t at, int v) {
+        uint16_t w = __builtin_bswap16((uint16_t)v); memcpy(p + at, &w, 2);
+    }
+    static inline void penstock_put_i32(unsigned char *p, Py_ssize_t at, int32_t v) {
+        uint32_t w = __builtin_bswap32((uint32_t)v); memcpy(p + at, &w, 4);
+    }
+    static inline void penstock_put_i64(unsigned char *p, Py_ssize_t at, int64_t v) {
+        uint64_t w = __builtin_bswap64((uint64_t)v); memcpy(p + at, &w, 8);
+    }
+    static inline void penstock_copy(unsigned char *to, Py_ssize_t to_at, const unsigned char *from,
+                                     Py_ssize_t from_at, Py_ssize_t count) {
+        memcpy(to + to_at, from + from_at, (size_t)count);
+    }
+    static inline int penstock_same(const unsigned char *a, Py_ssize_t a_at, const unsigned char *b,
+                                    Py_ssize_t b_at, Py_ssize_t count) {
+        return memcmp(a + a_at, b + b_at, (size_t)count) == 0;
+    }
+    static inline Py_ssize_t penstock_find(const unsigned char *p, Py_ssize_t at, Py_ssize_t end, int value) {
+        const unsigned char *hit;
+        if (at >= end) return -1;
+        hit = (const unsigned char *)memchr(p + at, value, (size_t)(end - at));
+        return hit ? (Py_ssize_t)(hit - p) : -1;
+    }
+    static inline int penstock_all_zero(const unsigned char *p, Py_ssize_t at, Py_ssize_t end) {
+        uint64_t v;
+        while (at + 8 <= end) { memcpy(&v, p + at, 8); if (v) return 0; at += 8; }
+        while (at < end) if (p[at++]) return 0;
+        return 1;
+    }
+
+    /* Tables for the portable form: table[k][b] is the checksum of byte b followed by k zero bytes. */
+    static uint32_t penstock_crc_table[8][256];
+    static int penstock_can_fold;
+    __attribute__((constructor)) static void penstock_crc_prepare(void) {
+        uint32_t b, c; int k;
+        for (b = 0; b < 256; b++) {
+            c = b;
+            for (k = 0; k < 8; k++) c = (c & 1) ? (c >> 1) ^ 0xEDB88320u : c >> 1;
+            penstock_crc_table[0][b] = c;
+        }
+        for (b = 0; b < 256; b++)
+            for (k = 1; k < 8; k++)
+                penstock_crc_table[k][b] = (penstock_crc_table[k - 1][b] >> 8)
+                                         ^ penstock_crc_table[0][penstock_crc_table[k - 1][b] & 255];
+    #ifdef PENSTOCK_FOLD
+        __builtin_cpu_init();
+        penstock_can_fold = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    #endif
+    }
+    static inline uint32_t penstock_crc_tables(uint32_t c, const unsigned char *p, size_t n) {
+        uint64_t v;
+        while (n >= 8) {
+            memcpy(&v, p, 8);
+            v ^= c;
+            c = penstock_crc_table[7][v & 255] ^ penstock_crc_table[6][(v >> 8) & 255]
+              ^ penstock_crc_table[5][(v >> 16) & 255] ^ penstock_crc_table[4][(v >> 24) & 255]
+              ^ penstock_crc_table[3][(v >> 32) & 255] ^ penstock_crc_table[2][(v >> 40) & 255]
+              ^ penstock_crc_table[1][(v >> 48) & 255] ^ penstock_crc_table[0][v >> 56];
+            p += 8; n -= 8;
+        }
+        while (n--) c = (c >> 8) ^ penstock_crc_table[0][(c ^ *p++) & 255];
+        return c;
+    }
+    #ifdef PENSTOCK_FOLD
+    /* One 128-bit lane moved over the next one: low half times the far constant, high half times the near. */
+    #define PENSTOCK_FOLD_LANE(lane, k, next) _mm_xor_si128(_mm_xor_si128( \\
+        _mm_clmulepi64_si128(lane, k, 0x00), _mm_clmulepi64_si128(lane, k, 0x11)), next)
+    #define PENSTOCK_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
+    /* n is at least 64 and a multiple of 16. The constants are powers of x modulo the reflected polynomial. */
+    __attribute__((target("pclmul,sse4.1")))
+    static inline uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
+        const __m128i by_four = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+        const __m128i by_one = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+        const __m128i to_64 = _mm_set_epi64x(0, 0x163cd6124);
+        const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
+        const __m128i low_words = _mm_set_epi32(0, -1, 0, -1);
+        __m128i a = _mm_xor_si128(PENSTOCK_LOAD(p), _mm_cvtsi32_si128((int)c));
+        __m128i b = PENSTOCK_LOAD(p + 16), d = PENSTOCK_LOAD(p + 32), e = PENSTOCK_LOAD(p + 48), t;
+        p += 64; n -= 64;
+        while (n >= 64) {
+            a = PENSTOCK_FOLD_LANE(a, by_four, PENSTOCK_LOAD(p));
+            b = PENSTOCK_FOLD_LANE(b, by_four, PENSTOCK_LOAD(p + 16));
+            d = PENSTOCK_FOLD_LANE(d, by_four, PENSTOCK_LOAD(p + 32));
+            e = PENSTOCK_FOLD_LANE(e, by_four, PENSTOCK_LOAD(p + 48));
+            p += 64; n -= 64;
+        }
+        a = PENSTOCK_FOLD_LANE(a, by_one, b);
+        a = PENSTOCK_FOLD_LANE(a, by_one, d);
+        a = PENSTOCK_FOLD_LANE(a, by_one, e);
+        while (n >= 16) { a = PENSTOCK_FOLD_LANE(a, by_one, PENSTOCK_LOAD(p)); p += 16; n -= 16; }
+        /* 128 bits to 64, to 32 by Barrett's reduction. */
+        t = _mm_clmulepi64_si128(a, by_one, 0x10);
+        a = _mm_xor_si128(_mm_srli_si128(a, 8), t);
+        t = _mm_srli_si128(a, 4);
+        a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_words), to_64, 0x00), t);
+        t = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), barrett, 0x10);
+        t = _mm_clmulepi64_si128(_mm_and_si128(t, low_words), barrett, 0x00);
+        return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
+    }
+    #endif
+    static inline int32_t penstock_crc31(const unsigned char *p, Py_ssize_t at, Py_ssize_t count) {
+        uint32_t c = 0xFFFFFFFFu;
+        size_t n = (size_t)count;
+        p += at;
+    #ifdef PENSTOCK_FOLD
+        if (n >= 64 && penstock_can_fold) {
+            size_t whole = n & ~(size_t)15;
+            c = penstock_crc_fold(c, p, whole);
+            p += whole; n -= whole;
+        }
+    #endif
+        return (int32_t)(~penstock_crc_tables(c, p, n) & 0x7FFFFFFFu);
+    }
+
+    /* Java's String.hashCode over UTF-8. Four ASCII bytes a round break the chain of multiplications. Beyond
+       ASCII it decodes as Python's "replace" does: one U+FFFD for each maximal invalid part. */
+    static inline int32_t penstock_java_hash(const unsigned char *s, Py_ssize_t at, Py_ssize_t count, int32_t seed) {
+        const unsigned char *p = s + at, *end = p + count;
+        uint32_t h = (uint32_t)seed, v;
+        while (p < end) {
+            if (end - p >= 4) {
+                memcpy(&v, p, 4);
+                if (!(v & 0x80808080u)) {
+                    h = h * 923521u + p[0] * 29791u + p[1] * 961u + p[2] * 31u + p[3];
+                    p += 4;
+                    continue;
+                }
+            }
+            if (*p < 0x80) { h = h * 31u + *p++; continue; }
+            {
+                uint32_t lead = *p++, point = 0xFFFD;
+                int more = lead >= 0xC2 && lead <= 0xDF ? 1 : (lead & 0xF0) == 0xE0 ? 2
+                         : lead >= 0xF0 && lead <= 0xF4 ? 3 : 0;
+                unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+                unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+                if (more) {
+                    uint32_t got = lead & (0x3Fu >> more);
+                    int i = 0;
+                    while (i < more && p < end && *p >= low && *p <= high) {
+                        got = got << 6 | (*p++ & 0x3Fu);
+                        low = 0x80; high = 0xBF;
+                        i++;
+                    }
+                    if (i == more) point = got;
+                }
+                if (point >= 0x10000) {
+                    h = h * 31u + (0xD800u + ((point - 0x10000) >> 10));
+                    h = h * 31u + (0xDC00u + ((point - 0x10000) & 0x3FFu));
+                } else h = h * 31u + point;
+            }
+        }
+        return (int32_t)h;
+    }
+    """
+    int get_u8 "penstock_get_u8"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    int get_i16 "penstock_get_i16"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    int32_t get_i32 "penstock_get_i32"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    int64_t get_i64 "penstock_get_i64"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    void put_u8 "penstock_put_u8"(unsigned char *p, Py_ssize_t pos, int value) noexcept nogil
+    void put_i16 "penstock_put_i16"(unsigned char *p, Py_ssize_t pos, int value) noexcept nogil
+    void put_i32 "penstock_put_i32"(unsigned char *p, Py_ssize_t pos, int32_t value) noexcept nogil
+    void put_i64 "penstock_put_i64"(unsigned char *p, Py_ssize_t pos, int64_t value) noexcept nogil
+    void copy_bytes "penstock_copy"(unsigned char *target, Py_ssize_t target_pos, const unsigned char *source,
+                                    Py_ssize_t source_pos, Py_ssize_t count) noexcept nogil
+    bint same_bytes "penstock_same"(const unsigned char *a, Py_ssize_t a_pos, const unsigned char *b,
+                                    Py_ssize_t b_pos, Py_ssize_t count) noexcept nogil
+    Py_ssize_t find_byte "penstock_find"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end,
+                                         int value) noexcept nogil
+    bint all_zero "penstock_all_zero"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end) noexcept nogil
+    int32_t crc31 "penstock_crc31"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count) noexcept nogil
+    int32_t java_hash "penstock_java_hash"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count,
+                                           int32_t seed) noexcept nogil
+
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+
+
+cdef inline bytearray new_buffer(Py_ssize_t size):
+    return PyByteArray_FromStringAndSize(NULL, size)

@@ -1,0 +1,85 @@
+"""Byte order, copying, searching and checksums: the pure form of what `bits.pxd` gives the compiled modules
+as inline C. Same names, same arguments, same results; a test compares the two over random input."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+
+def get_u8(p: Any, pos: int) -> int:
+    value: int = p[pos]
+    return value
+
+
+def get_i16(p: Any, pos: int) -> int:
+    value: int = _I16.unpack_from(p, pos)[0]
+    return value
+
+
+def get_i32(p: Any, pos: int) -> int:
+    value: int = _I32.unpack_from(p, pos)[0]
+    return value
+
+
+def get_i64(p: Any, pos: int) -> int:
+    value: int = _I64.unpack_from(p, pos)[0]
+    return value
+
+
+def put_u8(p: Any, pos: int, value: int) -> None:
+    p[pos] = value
+
+
+def put_i16(p: Any, pos: int, value: int) -> None:
+    _I16.pack_into(p, pos, value)
+
+
+def put_i32(p: Any, pos: int, value: int) -> None:
+    _I32.pack_into(p, pos, value)
+
+
+def put_i64(p: Any, pos: int, value: int) -> None:
+    _I64.pack_into(p, pos, value)
+
+
+def copy_bytes(target: Any, target_pos: int, source: Any, source_pos: int, count: int) -> None:
+    target[target_pos : target_pos + count] = source[source_pos : source_pos + count]
+
+
+def same_bytes(a: Any, a_pos: int, b: Any, b_pos: int, count: int) -> bool:
+    return bytes(a[a_pos : a_pos + count]) == bytes(b[b_pos : b_pos + count])
+
+
+def find_byte(p: Any, pos: int, end: int, value: int) -> int:
+    """Position of the first such byte in [pos, end), or -1."""
+    found = bytes(p[pos:end]).find(value)
+    return found + pos if found >= 0 else -1
+
+
+def all_zero(p: Any, pos: int, end: int) -> bool:
+    return not any(bytes(p[pos:end]))
+
+
+def crc31(p: Any, pos: int, count: int) -> int:
+    """CRC-32 with the top bit cleared, the checksum of RocketMQ's records."""
+    return zlib.crc32(p[pos : pos + count]) & 0x7FFFFFFF
+
+
+def java_hash(p: Any, pos: int, count: int, seed: int) -> int:
+    """Java's `String.hashCode` over UTF-8 bytes, continued from `seed`; malformed bytes count as U+FFFD."""
+    units = bytes(p[pos : pos + count]).decode("utf-8", "replace").encode("utf-16-be")
+    value = seed & 0xFFFFFFFF
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x80000000 else value
+
+
+def new_buffer(size: int) -> bytearray:
+    """A buffer whose content is not defined yet."""
+    return bytearray(size)

@@ -1,0 +1,28 @@
+from penstock._hot.bits cimport (
+    find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, put_i32, put_i64, same_bytes,
+)
+from penstock._hot.layout cimport (
+    BLANK, DAMAGED, DONE, END_OF_SEGMENT, GAP, MAGIC_V2, NEW_QUEUE, NOTHING, ENTRY_SIZE,
+)
+from penstock._hot.mapped cimport MappedBytes
+from penstock._hot.queues cimport QueueState
+from penstock._hot.records cimport check_record
+
+cdef class Dispatcher:
+    cdef dict queues
+    cdef list cache
+    cdef list delays_ms
+    cdef bint index_keys
+    cdef readonly list touched
+    cdef long long round
+    cdef readonly bytearray keys
+    cdef public Py_ssize_t key_count
+    cdef public long long indexed_to
+    cdef readonly Py_ssize_t position
+    cdef readonly long long count
+    cdef public long long last_timestamp
+    cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base) except? -1
+    cdef QueueState _queue(self, const unsigned char *p, Py_ssize_t topic_at, Py_ssize_t topic_size, int queue_id)
+    cdef int _add_key(self, int key_hash, long long phy, long long timestamp) except? -1
+    cdef int _add_keys(self, QueueState queue, const unsigned char *p, Py_ssize_t at, Py_ssize_t end, long long phy,
+                       long long timestamp) except? -1

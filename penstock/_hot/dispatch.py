@@ -1,0 +1,284 @@
+"""From the log to the queues: each visible record becomes a 20-byte queue entry and its keys index entries.
+
+The dispatcher walks a run of records, wherever the bytes are (the buffer just written, or a map), and stops
+with a reason when it needs its owner: at a queue it does not know, at a hole in a queue's offsets, at a blank
+record, at damage. It runs again from `position` afterwards. Running over the same records twice changes
+nothing, which is what recovery relies on.
+
+Owned by whoever holds the store's append lock. Never reads outside the run, never touches a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+try:
+    import cython
+except ImportError:
+    from penstock._hot import shadow as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    from penstock._hot.bits import (
+        find_byte,
+        get_i16,
+        get_i32,
+        get_i64,
+        get_u8,
+        java_hash,
+        put_i32,
+        put_i64,
+        same_bytes,
+    )
+    from penstock._hot.layout import (
+        BLANK,
+        DAMAGED,
+        DONE,
+        END_OF_SEGMENT,
+        ENTRY_SIZE,
+        GAP,
+        MAGIC_V2,
+        NEW_QUEUE,
+        NOTHING,
+    )
+    from penstock._hot.mapped import MappedBytes
+    from penstock._hot.queues import QueueState
+    from penstock._hot.records import check_record
+
+
+@cython.cclass
+class Dispatcher:
+    """Queues by identity, keys on their way to the index, and how far the last run came."""
+
+    def __init__(self, delays_ms: Sequence[int], index_keys: bool) -> None:
+        self.queues = {}
+        self.cache = [None] * 256
+        self.delays_ms = list(delays_ms)
+        self.index_keys = index_keys
+        self.touched = []
+        self.round = 0
+        self.keys = bytearray(1024 * ENTRY_SIZE)
+        self.key_count = 0
+        self.indexed_to = -1
+        self.position = 0
+        self.count = 0
+        self.last_timestamp = 0
+
+    def add_queue(self, queue: QueueState) -> None:
+        """From now on records of this queue go to it."""
+        self.queues[(queue.topic, queue.queue_id)] = queue
+        self.cache = [None] * 256
+
+    def remove_queue(self, queue: QueueState) -> None:
+        """The queue was deleted."""
+        self.queues.pop((queue.topic, queue.queue_id), None)
+        self.cache = [None] * 256
+
+    def next_round(self) -> None:
+        """Start collecting anew which queues got entries."""
+        self.round += 1
+        self.touched = []
+
+    def drop_keys(self) -> None:
+        """The pending keys are in the index now."""
+        self.key_count = 0
+        if len(self.keys) > 65536 * ENTRY_SIZE:
+            self.keys = bytearray(1024 * ENTRY_SIZE)
+
+    def run_buffer(self, data: bytearray, pos: int, end: int, base: int) -> int:
+        """Dispatch the records in data[pos:end]; data[0] is at log position `base`."""
+        if pos < 0 or end > len(data):
+            raise IndexError("run outside the buffer")
+        p: cython.p_uchar = data
+        return self._run(p, pos, end, base)
+
+    def run_mapped(self, data: MappedBytes, pos: int, end: int, base: int) -> int:
+        """The same over a map."""
+        if pos < 0 or end > data.size:
+            raise IndexError("run outside the map")
+        return self._run(data.base, pos, end, base)
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _run(
+        self, p: cython.p_const_uchar, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, base: cython.longlong
+    ) -> cython.int:
+        size: cython.longlong
+        at: cython.Py_ssize_t
+        queue_id: cython.int
+        sys_flag: cython.int
+        kind: cython.int
+        phy: cython.longlong
+        queue_offset: cython.longlong
+        timestamp: cython.longlong
+        topic_size: cython.Py_ssize_t
+        queue: QueueState
+        while pos < end:
+            phy = base + pos
+            size = check_record(p, pos, end, phy, False)
+            if size < 0:
+                self.position = pos
+                if size == BLANK:
+                    return END_OF_SEGMENT
+                return DONE if size == NOTHING else DAMAGED
+            queue_id = get_i32(p, pos + 12)
+            queue_offset = get_i64(p, pos + 20)
+            sys_flag = get_i32(p, pos + 36)
+            at = pos + 56
+            if sys_flag & 0x10:
+                at += 12
+            timestamp = get_i64(p, at)
+            at += 40 if sys_flag & 0x20 else 28
+            at += 4 + get_i32(p, at)
+            if get_i32(p, pos + 4) == MAGIC_V2:
+                topic_size = get_i16(p, at)
+                at += 2
+            else:
+                topic_size = get_u8(p, at)
+                at += 1
+            queue = self._queue(p, at, topic_size, queue_id)
+            if queue is None:
+                self.position = pos
+                return NEW_QUEUE
+            at += topic_size + 2
+            kind = sys_flag & 0xC
+            if (kind == 0 or kind == 8) and phy + size > queue.max_phy:
+                if queue_offset > queue.tail_first + queue.tail_count:
+                    self.position = pos
+                    return GAP
+                if queue_offset == queue.tail_first + queue.tail_count:
+                    queue.add(phy, size, _tags_code(self, queue, p, at, pos + size, timestamp))
+                    if queue.round != self.round:
+                        queue.round = self.round
+                        self.touched.append(queue)
+            if self.index_keys and kind != 0xC and phy > self.indexed_to:
+                self._add_keys(queue, p, at, pos + size, phy, timestamp)
+                self.indexed_to = phy
+            self.last_timestamp = timestamp
+            self.count += 1
+            pos += size
+        self.position = pos
+        return DONE
+
+    @cython.cfunc
+    def _queue(
+        self,
+        p: cython.p_const_uchar,
+        topic_at: cython.Py_ssize_t,
+        topic_size: cython.Py_ssize_t,
+        queue_id: cython.int,
+    ) -> QueueState:
+        """The queue of a record; a small cache saves making the dictionary key for every record."""
+        slot: cython.Py_ssize_t = (queue_id * 31 + topic_size) & 0xFF
+        topic: cython.p_uchar
+        queue: QueueState
+        if topic_size:
+            slot = (slot ^ get_u8(p, topic_at) ^ get_u8(p, topic_at + topic_size - 1) * 5) & 0xFF
+        queue = self.cache[slot]
+        if queue is not None and queue.queue_id == queue_id and len(queue.topic) == topic_size:
+            topic = queue.topic
+            if same_bytes(p, topic_at, topic, 0, topic_size):
+                return queue
+        name: bytes = bytes(p[topic_at : topic_at + topic_size])
+        queue = self.queues.get((name, queue_id))
+        if queue is not None:
+            self.cache[slot] = queue
+        return queue
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _add_keys(
+        self,
+        queue: QueueState,
+        p: cython.p_const_uchar,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        phy: cython.longlong,
+        timestamp: cython.longlong,
+    ) -> cython.int:
+        """The unique key first, then every word of KEYS, each as the hash of `topic#key`."""
+        stop: cython.Py_ssize_t
+        unique: cython.Py_ssize_t = 0
+        unique_end: cython.Py_ssize_t = 0
+        words: cython.Py_ssize_t = 0
+        words_end: cython.Py_ssize_t = 0
+        while at < end:
+            stop = find_byte(p, at, end, 2)
+            if stop < 0:
+                stop = end
+            if stop - at > 5 and get_u8(p, at + 4) == 1:
+                if get_i32(p, at) == 0x4B455953:  # KEYS
+                    words = at + 5
+                    words_end = stop
+            elif (
+                stop - at > 9
+                and get_u8(p, at + 8) == 1
+                and get_i32(p, at) == 0x554E4951  # UNIQ
+                and get_i32(p, at + 4) == 0x5F4B4559  # _KEY
+            ):
+                unique = at + 9
+                unique_end = stop
+            at = stop + 1
+        if unique:
+            self._add_key(java_hash(p, unique, unique_end - unique, queue.key_seed), phy, timestamp)
+        while words < words_end:
+            stop = find_byte(p, words, words_end, 32)
+            if stop < 0:
+                stop = words_end
+            if stop > words:
+                self._add_key(java_hash(p, words, stop - words, queue.key_seed), phy, timestamp)
+            words = stop + 1
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _add_key(self, key_hash: cython.int, phy: cython.longlong, timestamp: cython.longlong) -> cython.int:
+        at: cython.Py_ssize_t = self.key_count * ENTRY_SIZE
+        if at + ENTRY_SIZE > len(self.keys):
+            self.keys.extend(bytes(len(self.keys)))
+        p: cython.p_uchar = self.keys
+        put_i32(p, at, key_hash)
+        put_i64(p, at + 4, phy)
+        put_i64(p, at + 12, timestamp)
+        self.key_count += 1
+        return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1, check=True)
+def _tags_code(
+    dispatcher: Dispatcher,
+    queue: QueueState,
+    p: cython.p_const_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    timestamp: cython.longlong,
+) -> cython.longlong:
+    """What a queue entry says for filtering: the hash of the tag or, for delayed messages, the due time."""
+    stop: cython.Py_ssize_t
+    code: cython.longlong = 0
+    level: cython.longlong = 0
+    i: cython.Py_ssize_t
+    while at < end:
+        stop = find_byte(p, at, end, 2)
+        if stop < 0:
+            stop = end
+        if stop - at > 5 and get_u8(p, at + 4) == 1 and get_i32(p, at) == 0x54414753:  # TAGS
+            code = java_hash(p, at + 5, stop - at - 5, 0)
+        elif (
+            queue.scheduled
+            and stop - at > 6
+            and get_u8(p, at + 5) == 1
+            and get_u8(p, at + 4) == 0x59
+            and get_i32(p, at) == 0x44454C41  # DELA, then Y
+        ):
+            level = 0
+            for i in range(at + 6, min(stop, at + 15)):
+                if get_u8(p, i) < 48 or get_u8(p, i) > 57:
+                    level = 0
+                    break
+                level = level * 10 + get_u8(p, i) - 48
+        at = stop + 1
+    if level > 0:
+        delays: list = dispatcher.delays_ms
+        return timestamp + (delays[min(level, len(delays)) - 1] if delays else 1000)
+    return code

@@ -1,0 +1,19 @@
+from penstock._hot.bits cimport get_i32, get_i64, put_i32, put_i64
+from penstock._hot.layout cimport ENTRY_SIZE, INDEX_HEADER_SIZE
+from penstock._hot.mapped cimport MappedBytes
+
+cdef class SlotTable:
+    cdef unsigned char[::1] view
+    cdef unsigned char *base
+    cdef readonly object memory
+    cdef readonly bytearray dirty
+    cdef readonly Py_ssize_t slots
+    cdef readonly Py_ssize_t capacity
+    cdef public Py_ssize_t next_entry
+    cdef public Py_ssize_t used_slots
+    cdef public long long begin_timestamp
+    cdef public long long end_timestamp
+    cdef public long long begin_phy
+    cdef public long long end_phy
+    cdef int _put(self, unsigned char *entry, Py_ssize_t at, int key_hash, long long phy,
+                  long long timestamp) except? -1

@@ -1,0 +1,23 @@
+cdef enum:
+    MAGIC_V1 = -626843481
+    MAGIC_V2 = -626843477
+    MAGIC_BLANK = -875286124
+    BLANK_SIZE = 8
+    RECORD_SIZE_MIN = 91
+    ENTRY_SIZE = 20
+    SEAL_SIZE = 20
+    INDEX_HEADER_SIZE = 40
+
+    BLANK = -1
+    NOTHING = -2
+    BAD_SIZE = -3
+    BAD_MAGIC = -4
+    BAD_LENGTH = -5
+    BAD_CHECKSUM = -6
+    BAD_POSITION = -7
+
+    DONE = 0
+    END_OF_SEGMENT = 1
+    NEW_QUEUE = 2
+    GAP = 3
+    DAMAGED = 4

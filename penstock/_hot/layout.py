@@ -1,0 +1,37 @@
+"""Numbers of the store's formats that the hot modules need as C constants; `layout.pxd` holds the same."""
+
+from __future__ import annotations
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB
+MAGIC_BLANK = -875286124  # 0xCBD43194
+BLANK_SIZE = 8
+RECORD_SIZE_MIN = 91
+ENTRY_SIZE = 20
+SEAL_SIZE = 20
+INDEX_HEADER_SIZE = 40
+
+# What `check_record` finds where there is no valid record; a valid one gives its size.
+BLANK = -1
+NOTHING = -2
+BAD_SIZE = -3
+BAD_MAGIC = -4
+BAD_LENGTH = -5
+BAD_CHECKSUM = -6
+BAD_POSITION = -7
+REASONS = {
+    BLANK: "blank record",
+    NOTHING: "nothing written here",
+    BAD_SIZE: "impossible record size",
+    BAD_MAGIC: "unknown magic number",
+    BAD_LENGTH: "lengths do not add up",
+    BAD_CHECKSUM: "checksum mismatch",
+    BAD_POSITION: "record says it belongs elsewhere",
+}
+
+# Why the dispatcher stopped.
+DONE = 0
+END_OF_SEGMENT = 1
+NEW_QUEUE = 2
+GAP = 3
+DAMAGED = 4

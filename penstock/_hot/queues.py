@@ -1,0 +1,83 @@
+"""The state of one queue that the writer and the dispatcher share.
+
+A queue has two ends. `next_offset` is the writer's: the offset the next record of this queue gets. The tail
+is the dispatcher's: entries of visible records that are not in the queue's file yet, 20 bytes each, the first
+of which has the offset `tail_first`. Under synchronous flush the writer runs ahead of the dispatcher.
+
+Owned by whoever holds the store's append lock.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from penstock._hot import shadow as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    from penstock._hot.bits import java_hash, put_i32, put_i64
+    from penstock._hot.layout import ENTRY_SIZE
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+
+@cython.cclass
+class QueueState:
+    """One topic queue: identity, both ends, and the entries on their way to the file."""
+
+    def __init__(self, topic: bytes, queue_id: int, next_offset: int = 0) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.tail_first = next_offset
+        self.tail_count = 0
+        self.max_phy = -1
+        self.tail = bytearray(64 * ENTRY_SIZE)
+        prefix: bytes = topic + b"#"
+        p: cython.p_uchar = prefix
+        self.key_seed = java_hash(p, 0, len(prefix), 0)
+        self.scheduled = topic == SCHEDULE_TOPIC
+        self.round = 0
+
+    @property
+    def end_offset(self) -> int:
+        """One past the newest visible offset."""
+        return self.tail_first + self.tail_count
+
+    def add_entry(self, phy: int, size: int, tags_code: int) -> None:
+        """Append an entry from outside the dispatcher: a filler over a gap."""
+        self.add(phy, size, tags_code)
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def add(self, phy: cython.longlong, size: cython.int, tags_code: cython.longlong) -> cython.longlong:
+        at: cython.Py_ssize_t = self.tail_count * ENTRY_SIZE
+        if at + ENTRY_SIZE > len(self.tail):
+            self.tail.extend(bytes(len(self.tail)))
+        p: cython.p_uchar = self.tail
+        put_i64(p, at, phy)
+        put_i32(p, at + 8, size)
+        put_i64(p, at + 12, tags_code)
+        self.tail_count += 1
+        self.max_phy = phy + size
+        return 0
+
+    def tail_bytes(self, first: int, last: int) -> bytes:
+        """Copy of the entries with offsets [first, last), all of them in the tail."""
+        return bytes(self.tail[(first - self.tail_first) * ENTRY_SIZE : (last - self.tail_first) * ENTRY_SIZE])
+
+    def drop_tail(self, count: int) -> None:
+        """Forget the oldest `count` entries: they are in the file now."""
+        left: cython.Py_ssize_t = self.tail_count - count
+        if left:
+            self.tail[: left * ENTRY_SIZE] = self.tail[count * ENTRY_SIZE : self.tail_count * ENTRY_SIZE]
+        self.tail_first += count
+        self.tail_count = left
+        if left == 0 and len(self.tail) > 64 * ENTRY_SIZE:
+            self.tail = bytearray(64 * ENTRY_SIZE)
+
+    def restart(self, end_offset: int, max_phy: int) -> None:
+        """Set the visible end, with an empty tail: after loading, truncating or skipping."""
+        self.tail_first = end_offset
+        self.tail_count = 0
+        self.max_phy = max_phy

@@ -1,0 +1,221 @@
+"""Reading: choosing queue entries, gathering their records in one copy, walking and searching the log.
+
+Choosing looks only at the 20-byte entries; no record is decoded. Gathering checks each record before it
+copies it (size, position, place in its queue, checksum), so damage is left out and named, never handed on.
+Nothing here reads outside the maps it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+try:
+    import cython
+except ImportError:
+    from penstock._hot import shadow as cython  # type: ignore[no-redef]
+
+if not cython.compiled:
+    from penstock._hot.bits import all_zero, copy_bytes, find_byte, get_i32, get_i64, get_u8, new_buffer
+    from penstock._hot.layout import ENTRY_SIZE, MAGIC_V1, MAGIC_V2
+    from penstock._hot.mapped import MappedBytes
+    from penstock._hot.records import check_record
+
+FILLER_SIZE = 0x7FFFFFFF  # size of the entries that stand for offsets without a record
+
+
+@cython.cclass
+class EntrySelection:
+    """Entries chosen for one read, under limits on count and bytes; the first match is always taken."""
+
+    def __init__(self, max_count: int, max_bytes: int, tags: frozenset[int] | None) -> None:
+        self.positions = []
+        self.sizes = []
+        self.offsets = []
+        self.total_bytes = 0
+        self.scanned_to = -1
+        self.full = False
+        self.tags = tags
+        self.max_count = max_count
+        self.max_bytes = max_bytes
+
+    def scan_bytes(self, data: bytes, first: int) -> None:
+        """Look at entries held in memory; `first` is the queue offset of the first."""
+        p: cython.p_uchar = data
+        self._scan(p, len(data) // ENTRY_SIZE, first)
+
+    def scan_mapped(self, data: MappedBytes, start: int, count: int, first: int) -> None:
+        """Look at `count` entries of a queue file from byte `start` on."""
+        if start < 0 or start + count * ENTRY_SIZE > data.size:
+            raise IndexError("entries outside the map")
+        if cython.compiled:
+            self._scan(data.base + start, count, first)
+        else:
+            self._scan(data.base[start:], count, first)
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _scan(self, p: cython.p_const_uchar, count: cython.Py_ssize_t, first: cython.longlong) -> cython.int:
+        i: cython.Py_ssize_t
+        size: cython.int
+        code: cython.int
+        for i in range(count):
+            size = get_i32(p, i * ENTRY_SIZE + 8)
+            if self.tags is not None:
+                # Only 32 bits: the code is a sign-extended hash, and the expression's tags are hashed alike.
+                code = get_i32(p, i * ENTRY_SIZE + 16)
+                if code not in self.tags:
+                    self.scanned_to = first + i + 1
+                    continue
+            if self.positions and (
+                len(self.positions) >= self.max_count or self.total_bytes + size > self.max_bytes
+            ):
+                self.full = True
+                return 0
+            self.positions.append(get_i64(p, i * ENTRY_SIZE))
+            self.sizes.append(size)
+            self.offsets.append(first + i)
+            self.total_bytes += size if size != FILLER_SIZE else 0
+            self.scanned_to = first + i + 1
+        return 0
+
+
+def gather(
+    selection: EntrySelection,
+    maps: Sequence[MappedBytes | None],
+    first_base: int,
+    segment_size: int,
+    queue_id: int,
+    verify: bool,
+) -> tuple[bytearray, list[int], list[int]]:
+    """One copy of every chosen record that is sound: (bytes, indexes of damaged ones, of missing ones)."""
+    # Room is reserved by the entries' sizes; a lying size must not reserve gigabytes, so it is bounded by
+    # what a record can be before it counts.
+    count: cython.Py_ssize_t = len(selection.positions)
+    damaged: list = []
+    missing: list = []
+    good: list = []
+    total: cython.Py_ssize_t = 0
+    used: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    number: cython.Py_ssize_t
+    maps_count: cython.Py_ssize_t = len(maps)
+    phy: cython.longlong
+    size: cython.longlong
+    pos: cython.Py_ssize_t
+    low: cython.longlong = first_base
+    segment: cython.longlong = segment_size
+    wanted_id: cython.int = queue_id
+    check_sum: cython.bint = verify
+    data: MappedBytes
+    for i in range(count):
+        phy = selection.positions[i]
+        size = selection.sizes[i]
+        number = -1 if phy < low else (phy - low) // segment
+        if size == FILLER_SIZE or number < 0 or number >= maps_count or maps[number] is None:
+            missing.append(i)
+            continue
+        data = maps[number]
+        pos = phy - low - number * segment
+        if data.size == 0:  # retention took the segment between choosing and copying
+            missing.append(i)
+            continue
+        if (
+            size < 91
+            or pos + size > data.size
+            or check_record(data.base, pos, pos + size, phy, check_sum) != size
+            or get_i64(data.base, pos + 20) != selection.offsets[i]
+            or get_i32(data.base, pos + 12) != wanted_id
+        ):
+            damaged.append(i)
+            continue
+        good.append(i)
+        total += size
+    out: bytearray = new_buffer(total)
+    target: cython.p_uchar = out
+    for i in good:
+        phy = selection.positions[i]
+        size = selection.sizes[i]
+        number = (phy - low) // segment
+        data = maps[number]
+        copy_bytes(target, used, data.base, phy - low - number * segment, size)
+        used += size
+    return out, damaged, missing
+
+
+def walk(
+    data: MappedBytes, start: int, end: int, base: int, verify: bool
+) -> tuple[int, int, int, int]:
+    """Step from record to record while they are valid, without the interpreter lock.
+
+    Returns (position where it stopped, why, records passed, position of the last record or -1); why is 0 at
+    the end of the range, else what `check_record` said.
+    """
+    if start < 0 or end > data.size:
+        raise IndexError("walk outside the map")
+    p: cython.p_const_uchar = data.base
+    pos: cython.Py_ssize_t = start
+    stop: cython.Py_ssize_t = end
+    limit: cython.Py_ssize_t = data.size
+    origin: cython.longlong = base
+    check_sum: cython.bint = verify
+    count: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = -1
+    size: cython.longlong = 0
+    with cython.nogil:
+        while pos < stop:
+            size = check_record(p, pos, limit, origin + pos, check_sum)
+            if size < 0:
+                break
+            last = pos
+            count += 1
+            pos += size
+    return pos, size if size < 0 else 0, count, last
+
+
+def find_record(data: MappedBytes, start: int, end: int, base: int) -> int:
+    """Position of the first valid record (or blank record) at or after `start`, or -1.
+
+    A record counts only if it names its own position, so bytes that merely look like one do not.
+    """
+    if start < 0 or end > data.size:
+        raise IndexError("search outside the map")
+    p: cython.p_const_uchar = data.base
+    at: cython.Py_ssize_t = start + 4
+    stop: cython.Py_ssize_t = end
+    origin: cython.longlong = base
+    found: cython.Py_ssize_t = -1
+    magic: cython.int
+    with cython.nogil:
+        while True:
+            at = find_byte(p, at, stop - 3, 0xDA)
+            if at < 0:
+                break
+            magic = get_i32(p, at)
+            if (magic == MAGIC_V1 or magic == MAGIC_V2) and check_record(
+                p, at - 4, stop, origin + at - 4, True
+            ) > 0:
+                found = at - 4
+                break
+            at += 1
+    return found
+
+
+def is_zero(data: MappedBytes, start: int, end: int) -> bool:
+    """True if a part of the map holds nothing but zeros."""
+    if start < 0 or end > data.size:
+        raise IndexError("test outside the map")
+    return bool(all_zero(data.base, start, end))
+
+
+def read_i64(data: MappedBytes, at: int) -> int:
+    """A 64-bit field of a record or an entry."""
+    if at < 0 or at + 8 > data.size:
+        raise IndexError("field outside the map")
+    return get_i64(data.base, at)
+
+
+def store_timestamp(data: MappedBytes, at: int) -> int:
+    """Store time of the record at `at`, which the caller knows to be one."""
+    if at < 0 or at + 91 > data.size:
+        raise IndexError("record outside the map")
+    return get_i64(data.base, at + (68 if get_u8(data.base, at + 39) & 0x10 else 56))

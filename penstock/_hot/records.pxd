@@ -1,0 +1,45 @@
+from penstock._hot.bits cimport (
+    all_zero, copy_bytes, crc31, find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, put_i16, put_i32,
+    put_i64, put_u8, same_bytes,
+)
+from penstock._hot.layout cimport (
+    BAD_CHECKSUM, BAD_LENGTH, BAD_MAGIC, BAD_POSITION, BAD_SIZE, BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
+    NOTHING, RECORD_SIZE_MIN, SEAL_SIZE,
+)
+from penstock._hot.queues cimport QueueState
+
+cdef long long check_record(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long phy,
+                            bint verify) noexcept nogil
+
+cdef class AppendRequest:
+    cdef public QueueState queue
+    cdef public bytes body
+    cdef public bytes properties
+    cdef public int flag
+    cdef public int sys_flag
+    cdef public long long born_timestamp
+    cdef public bytes born_host
+    cdef public int reconsume_times
+    cdef public long long prepared_offset
+    cdef public int size
+    cdef public long long physical_offset
+    cdef public long long queue_offset
+    cdef public long long store_timestamp
+
+cdef class RecordBuilder:
+    cdef readonly bytearray buffer
+    cdef readonly Py_ssize_t used
+    cdef readonly Py_ssize_t count
+    cdef readonly bytes store_host
+    cdef bint seal
+    cdef int max_body
+    cdef long long base
+    cdef long long room
+    cdef long long now
+    cdef list touched
+    cdef bint _add(self, AppendRequest request) except? -1
+    cdef int _reserve(self, Py_ssize_t size) except? -1
+    cdef long long put(self, QueueState queue, unsigned char *body, Py_ssize_t body_at, Py_ssize_t body_size,
+                       unsigned char *properties, Py_ssize_t properties_at, Py_ssize_t properties_size, int flag,
+                       int sys_flag, long long born_timestamp, unsigned char *born_host, Py_ssize_t born_size,
+                       int reconsume_times, long long prepared_offset) except? -1

@@ -1,0 +1,21 @@
+"""Messages: what a producer hands over, what a store keeps, and the bytes in between."""
+
+from penstock.message.address import HostAddress, format_message_id, parse_message_id
+from penstock.message.message import Message, StoredMessage, SystemFlag, TransactionKind
+from penstock.message.properties import PropertyName, decode_properties, encode_properties
+from penstock.message.record import decode_record, encode_record
+
+__all__ = [
+    "HostAddress",
+    "Message",
+    "PropertyName",
+    "StoredMessage",
+    "SystemFlag",
+    "TransactionKind",
+    "decode_properties",
+    "decode_record",
+    "encode_properties",
+    "encode_record",
+    "format_message_id",
+    "parse_message_id",
+]

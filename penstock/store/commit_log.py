@@ -1,0 +1,371 @@
+"""The commit log: every message of every topic, in the order of arrival, in segments of one size.
+
+Write order, on which everything else rests:
+  1. records are built in memory and written with one `pwrite` at the end of the log;
+  2. only then does the end of the log move, and queue offsets stay given out;
+  3. a sync makes them durable (`store/flush.py`), dispatch makes them visible (`store/dispatching.py`).
+A write that fails moves nothing: the offsets are taken back, and the bytes it may have left behind are zeroed
+before anything is appended over them, because a stale record in the right place would pass for a new one.
+
+One writer: the caller holds the store's append lock. Reads go through maps and need no lock.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+from penstock._hot.layout import BLANK_SIZE
+from penstock._hot.mapped import MappedBytes
+from penstock._hot.queues import QueueState
+from penstock._hot.reads import is_zero
+from penstock._hot.records import AppendRequest, RecordBuilder
+from penstock.errors import (
+    CodecError,
+    DiskFullError,
+    MessageTooLargeError,
+    StoreError,
+    StoreFailedError,
+    StoreFormatError,
+)
+from penstock.runtime import Runtime
+from penstock.store.findings import Finding, Findings
+from penstock.store.layout import StorePaths, parse_position
+from penstock.store.options import StoreOptions
+from penstock.store.segment import Segment
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_ZEROS = bytes(1 << 20)
+
+
+class CommitLog:
+    """Segments by position; the last one that has data is being written, all are read."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        paths: StorePaths,
+        options: StoreOptions,
+        findings: Findings,
+        store_host: bytes,
+        *,
+        read_only: bool,
+    ) -> None:
+        self._runtime = runtime
+        self._paths = paths
+        self._options = options
+        self._findings = findings
+        self._read_only = read_only
+        self.segment_size = options.segment_size_bytes
+        self.first_base = 0
+        # One slot per segment position from `first_base` on; None where a file is missing. `views` runs parallel,
+        # because that is what the compiled gather takes.
+        self.segments: list[Segment | None] = []
+        self.views: list[MappedBytes | None] = []
+        self.last_timestamp = 0
+        self._active: Segment | None = None
+        self._builder = RecordBuilder(store_host, self._largest_body(), options.seal_records)
+        self._stale_end = 0
+        self.on_written: Callable[[bytearray, int, int], None] = lambda buffer, used, base: None
+
+    def _largest_body(self) -> int:
+        return min(self._options.max_message_size_bytes, self.segment_size - BLANK_SIZE)
+
+    # -- loading ---------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open every segment. Sizes are checked here; content is recovery's business."""
+        disk, folder = self._runtime.disk, self._paths.commit_log
+        found: list[tuple[int, str]] = []
+        for name in disk.list(folder):
+            position = parse_position(name)
+            if position is None or disk.is_dir(folder / name):
+                self._findings.add(Finding("stray file", "not a segment, left alone", path=str(folder / name)))
+            elif position % self.segment_size:
+                raise self._wrong_size(name, disk.size(folder / name))
+            else:
+                found.append((position, name))
+        while found and disk.size(folder / found[-1][1]) == 0:  # made but never allocated
+            _, name = found.pop()
+            if not self._read_only:
+                disk.remove(folder / name)
+        for position, name in found:
+            size = disk.size(folder / name)
+            if size > self.segment_size:
+                raise self._wrong_size(name, size)
+            if size < self.segment_size:
+                self._findings.add(
+                    Finding(
+                        "damaged segment",
+                        f"file has {size} of {self.segment_size} bytes",
+                        position + size,
+                        self.segment_size - size,
+                        str(folder / name),
+                    )
+                )
+            self._place(
+                Segment.open(disk, folder / name, position, self.segment_size, read_only=self._read_only)
+            )
+        for i, segment in enumerate(self.segments):
+            if segment is None:
+                base = self.first_base + i * self.segment_size
+                self._findings.add(
+                    Finding("damaged segment", "file is missing", base, self.segment_size, str(folder))
+                )
+
+    def _wrong_size(self, name: str, size: int) -> StoreFormatError:
+        return StoreFormatError(
+            f"segment {name} has {size} bytes, the options say {self.segment_size}",
+            f"open the store with segment_size_bytes={size}",
+        )
+
+    def _place(self, segment: Segment) -> None:
+        if not self.segments:
+            self.first_base = segment.base
+        number = (segment.base - self.first_base) // self.segment_size
+        while len(self.segments) <= number:
+            self.segments.append(None)
+            self.views.append(None)
+        self.segments[number] = segment
+        self.views[number] = segment.view
+
+    # -- positions -------------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Position of the oldest byte kept."""
+        return self.first_base
+
+    @property
+    def max_offset(self) -> int:
+        """Position after the newest byte written."""
+        return self._active.end if self._active else self.first_base
+
+    @property
+    def active(self) -> Segment | None:
+        return self._active
+
+    def segment_of(self, position: int) -> Segment | None:
+        """The segment that holds a position, if it is there."""
+        number = (position - self.first_base) // self.segment_size
+        return self.segments[number] if 0 <= number < len(self.segments) else None
+
+    def slice(self, position: int, size: int) -> memoryview | None:
+        """Bytes of the log without a copy, or None if they are not all in one present segment."""
+        segment = self.segment_of(position)
+        if segment is None or size < 0 or position + size > self.max_offset:
+            return None
+        start = position - segment.base
+        if start + size > segment.available:
+            return None
+        return segment.view.slice(start, start + size)
+
+    # -- appending -------------------------------------------------------------------------------------------
+
+    def append(self, requests: Sequence[AppendRequest]) -> None:
+        """Append many messages, in order, with one write per segment they touch.
+
+        Each request says afterwards where it went; one that no record can hold has size -1 and the rest goes
+        on. On an error the requests that were not written have size 0.
+        """
+        first = 0
+        while first < len(requests):
+            segment = self._writable()
+            now = self._now()
+            self._builder.begin(segment.end, segment.size - segment.position, now)
+            after = self._builder.add_all(requests, first)
+            full = after < len(requests)
+            if full and after == first and segment.position == 0:
+                requests[after].size = -1
+                first = after + 1
+                continue
+            try:
+                self._finish_run(segment, full)
+            except BaseException:
+                if not self._builder.count:
+                    for request in requests[first:after]:
+                        request.size = 0
+                raise
+            first = after
+        self._builder.shrink()
+
+    def append_batch(
+        self, queue: QueueState, batch: bytes, sys_flag: int, born_timestamp: int, born_host: bytes
+    ) -> tuple[list[tuple[int, int]], int, int]:
+        """Append a client's batch as one unit in one segment: (position and size of each, first queue offset,
+        store time)."""
+        if len(batch) > self._options.max_message_size_bytes:
+            raise MessageTooLargeError(
+                f"batch has {len(batch)} bytes, the limit is {self._options.max_message_size_bytes}",
+                "send smaller batches",
+            )
+        total = self._builder.measure_batch(queue, batch, len(born_host) + len(self._builder.store_host))
+        if total < 0 or not batch:
+            raise CodecError("the batch's lengths do not add up, or one of its messages is too large")
+        if total + BLANK_SIZE > self.segment_size:
+            raise MessageTooLargeError(f"batch takes {total} bytes, a segment has {self.segment_size}")
+        segment = self._writable()
+        if segment.position + total + BLANK_SIZE > segment.size:
+            self._builder.begin(segment.end, 0, self._now())
+            self._finish_run(segment, True)
+            segment = self._writable()
+        first_offset = queue.next_offset
+        now = self._now()
+        self._builder.begin(segment.end, segment.size - segment.position, now)
+        placed = self._builder.add_batch(queue, batch, sys_flag, born_timestamp, born_host)
+        self._finish_run(segment, False)
+        self._builder.shrink()
+        return placed, first_offset, now
+
+    def append_raw(self, data: bytes | memoryview, position: int) -> None:
+        """Append bytes that are records already (a replica's copy), inside one segment, at the log's end."""
+        segment = self._writable()
+        if position != segment.end or segment.position + len(data) > segment.size:
+            raise StoreFailedError(
+                f"raw bytes for position {position} do not continue the log, which ends at {segment.end}"
+            )
+        self._write(segment, data, len(data))
+        if segment.position == segment.size:
+            self._roll(segment)
+
+    def _now(self) -> int:
+        """Store times never go back along the log, whatever the clock does: searches by time rely on it."""
+        self.last_timestamp = max(self.last_timestamp, self._runtime.clock.now_ms())
+        return self.last_timestamp
+
+    def _writable(self) -> Segment:
+        if self._active is None:
+            self._active = self._create(self.first_base)
+        if self._stale_end > self._active.end:
+            self.zero(self._active.end, self._stale_end)
+        self._stale_end = 0
+        return self._active
+
+    def _finish_run(self, segment: Segment, full: bool) -> None:
+        """Write what was built; if the segment is full, end it and go on to the next.
+
+        The next segment is made before this one is ended: without space for it the log stays as it is.
+        """
+        following: Segment | None = None
+        failure: StoreError | None = None
+        if full:
+            try:
+                following = self._following(segment)
+            except StoreError as error:
+                failure = error
+            else:
+                self._builder.add_blank(segment.size - segment.position - self._builder.used)
+        if self._builder.used:
+            used = self._builder.used
+            base = segment.end
+            # After its blank header a full segment's remaining bytes are not written but count as written.
+            self._write(segment, self._builder.content(), segment.size - segment.position if following else used)
+            self.on_written(self._builder.buffer, used, base)
+        if following is not None:
+            self._active = following
+        if failure is not None:
+            raise failure
+
+    def _write(self, segment: Segment, data: bytes | memoryview, advance: int) -> None:
+        try:
+            segment.file.pwrite(data, segment.position)
+        except OSError as error:
+            self._stale_end = max(self._stale_end, segment.end + len(data))
+            self._builder.take_back()
+            raise self._failed("writing to", segment, error) from error
+        segment.position += advance
+
+    def _roll(self, segment: Segment) -> None:
+        self._active = self._following(segment)
+
+    def _following(self, segment: Segment) -> Segment:
+        """The segment after this one: prepared ahead, or made now."""
+        base = segment.base + segment.size
+        return self.segment_of(base) or self._create(base)
+
+    def _create(self, base: int) -> Segment:
+        try:
+            segment = Segment.create(self._runtime.disk, self._paths, base, self.segment_size)
+        except OSError as error:
+            raise self._failed("making the segment after", self._active, error) from error
+        self._place(segment)
+        return segment
+
+    def _failed(self, what: str, segment: Segment | None, error: OSError) -> DiskFullError | StoreFailedError:
+        where = segment.path.name if segment else "the first"
+        if error.errno in _NO_SPACE:
+            return DiskFullError(
+                f"no space left {what} segment {where}", "free space; the store goes on by itself"
+            )
+        return StoreFailedError(f"{what} segment {where} failed: {error}", "check the disk, then restart")
+
+    def prepare_next(self) -> bool:
+        """Make the next segment ahead of its need, if the active one is nearly full. Called by the keeper."""
+        active = self._active
+        if active is None or self._read_only:
+            return False
+        if active.position * 100 < active.size * self._options.prepare_next_at_percent:
+            return False
+        if self.segment_of(active.base + active.size) is not None:
+            return False
+        self._create(active.base + active.size)
+        return True
+
+    # -- ends ------------------------------------------------------------------------------------------------
+
+    def set_end(self, position: int) -> None:
+        """Recovery's result: everything below `position` is the log. Later segments must be empty."""
+        for segment in self.segments:
+            if segment is not None:
+                segment.position = min(max(position - segment.base, 0), segment.size)
+                segment.flushed = segment.position
+        self._active = self.segment_of(position)
+        if self._active is None and not self._read_only and self.segments:
+            self._active = self._create(position - position % self.segment_size)
+            self._active.position = self._active.flushed = position % self.segment_size
+
+    def zero(self, start: int, end: int) -> int:
+        """Overwrite what was ever written in [start, end) of one segment with zeros, durably; how much."""
+        segment = self.segment_of(start)
+        if segment is None:
+            return 0
+        cleared = 0
+        try:
+            for low, high in segment.file.data_ranges(start - segment.base, min(end - segment.base, segment.size)):
+                for at in range(low, high, len(_ZEROS)):
+                    size = min(len(_ZEROS), high - at)
+                    if not is_zero(segment.view, at, at + size):
+                        segment.file.pwrite(memoryview(_ZEROS)[:size], at)
+                        cleared += size
+            if cleared:
+                segment.file.sync()
+        except OSError as error:
+            raise self._failed("clearing the end of", segment, error) from error
+        return cleared
+
+    def remove_segment(self, segment: Segment) -> None:
+        """Forget and delete a segment at either end of the log. Slices of it stay readable until released."""
+        number = (segment.base - self.first_base) // self.segment_size
+        if number == 0:
+            while self.segments and (self.segments[0] is segment or self.segments[0] is None):
+                del self.segments[0], self.views[0]
+                self.first_base += self.segment_size
+        elif number == len(self.segments) - 1:
+            del self.segments[number], self.views[number]
+        else:
+            self.segments[number] = self.views[number] = None
+        path = segment.path
+        segment.close()
+        self._runtime.disk.remove(path)
+        self._runtime.disk.sync_dir(path.parent)
+
+    def close(self, *, remove_unused: bool = False) -> None:
+        """Close every file; after a clean stop the segments prepared but never used are deleted first."""
+        if remove_unused and self._active is not None:
+            for segment in [s for s in self.segments if s is not None and s.base > self._active.base]:
+                self.remove_segment(segment)
+        for segment in self.segments:
+            if segment is not None:
+                segment.close()
+        self.segments, self.views = [], []
+        self._active = None

@@ -1,0 +1,376 @@
+"""A consume queue: for one topic queue, where each message is in the log.
+
+Files of 20-byte entries, named by the byte position of their first entry; entry n is at byte 20 n:
+
+      0 log position i64     8 record size i32     12 tags code i64
+
+The queue is derived from the log: entries wait in memory (`QueueState.tail`), go to the file in runs and are
+synced before the checkpoint says so; what a crash takes is rebuilt from the log. An entry with size
+0x7FFFFFFF stands for an offset that has no record (before the first one kept, or lost to damage).
+
+Reads and changes happen under the store's append lock; syncing the files needs no lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock._hot.layout import ENTRY_SIZE
+from penstock._hot.mapped import MappedBytes
+from penstock._hot.queues import QueueState
+from penstock._hot.reads import FILLER_SIZE, EntrySelection
+from penstock.runtime import Disk, File
+from penstock.store.findings import Finding, Findings
+from penstock.store.layout import StorePaths, parse_position, position_name
+
+FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
+EMPTY_ENTRY = bytes(ENTRY_SIZE)
+
+
+@dataclass(slots=True)
+class QueueFile:
+    """One file; `first` is the queue offset of its first entry."""
+
+    first: int
+    file: File
+    view: MappedBytes
+    dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decoded entry."""
+
+    position: int
+    size: int
+    tags_code: int
+
+    @staticmethod
+    def decode(data: bytes | memoryview) -> Entry:
+        raw = bytes(data)
+        return Entry(
+            int.from_bytes(raw[:8], "big", signed=True),
+            int.from_bytes(raw[8:12], "big", signed=True),
+            int.from_bytes(raw[12:20], "big", signed=True),
+        )
+
+    @property
+    def is_valid(self) -> bool:
+        """A written entry; an unwritten one is all zero."""
+        return self.position >= 0 and self.size > 0
+
+    @property
+    def is_filler(self) -> bool:
+        return self.size == FILLER_SIZE
+
+    @property
+    def end(self) -> int:
+        """Log position after the record; a filler has none."""
+        return -1 if self.is_filler else self.position + self.size
+
+
+class ConsumeQueue:
+    """Files and memory tail of one queue."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        topic: str,
+        queue_id: int,
+        entries_per_file: int,
+        findings: Findings,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._disk = disk
+        self._folder = paths.queue(topic, queue_id)
+        self._per_file = entries_per_file
+        self._findings = findings
+        self._read_only = read_only
+        self._files: list[QueueFile] = []
+        self.topic = topic
+        self.queue_id = queue_id
+        self.state = QueueState(topic.encode(), queue_id)
+        self.min_offset = 0
+        self.unsynced_entries = 0
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
+
+    @property
+    def max_offset(self) -> int:
+        """One past the newest visible offset."""
+        return self.state.tail_first + self.state.tail_count
+
+    @property
+    def has_files(self) -> bool:
+        return bool(self._files)
+
+    # -- loading and cutting ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open the files and find the end: after the last valid entry, looking back from the last file."""
+        size = self._per_file * ENTRY_SIZE
+        names = []
+        for name in self._disk.list(self._folder):
+            position = parse_position(name)
+            if position is None or self._disk.is_dir(self._folder / name) or position % size:
+                self._note("stray file", "not a queue file of this size, left alone", name)
+            elif self._disk.size(self._folder / name) != size:
+                # Derived data: drop it, recovery writes it again.
+                self._note("queue file dropped", "wrong size, rebuilt from the log", name)
+                if not self._read_only:
+                    self._disk.remove(self._folder / name)
+            else:
+                names.append((position, name))
+        for position, name in names:
+            first = position // ENTRY_SIZE
+            if self._files and self._files[-1].first + self._per_file != first:
+                self._note("queue file dropped", "the file before it is missing", name)
+                if not self._read_only:
+                    self._disk.remove(self._folder / name)
+                continue
+            self._files.append(self._open(first, self._disk.open(self._folder / name, write=not self._read_only)))
+        if self._files:
+            self.min_offset = self._files[0].first
+        self._find_end()
+
+    def _note(self, kind: str, detail: str, name: str) -> None:
+        self._findings.add(Finding(kind, detail, path=str(self._folder / name)))
+
+    def _open(self, first: int, file: File) -> QueueFile:
+        return QueueFile(first, file, MappedBytes(file.map(self._per_file * ENTRY_SIZE)))
+
+    def _find_end(self) -> None:
+        end, max_phy = self._files[0].first if self._files else 0, -1
+        for queue_file in reversed(self._files):
+            count = self._valid_entries(queue_file)
+            if count:
+                end = queue_file.first + count
+                break
+        self._set_end(end)
+        for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
+            entry = self.entry(offset)
+            if entry is not None and not entry.is_filler:
+                max_phy = entry.end
+                break
+        self.state.restart(end, max_phy)
+
+    def _valid_entries(self, queue_file: QueueFile) -> int:
+        """Entries up to the first invalid one, found by halving: written entries come first."""
+        low, high = 0, self._per_file
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry_in(queue_file, middle).is_valid:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entry_in(self, queue_file: QueueFile, index: int) -> Entry:
+        at = index * ENTRY_SIZE
+        return Entry.decode(queue_file.view.slice(at, at + ENTRY_SIZE))
+
+    def _set_end(self, end: int) -> None:
+        """Drop files that begin at or after the end, except the one the end lies in."""
+        while len(self._files) > 1 and self._files[-1].first >= end:
+            self._drop_file(len(self._files) - 1)
+
+    def _drop_file(self, number: int) -> None:
+        queue_file = self._files.pop(number)
+        path = queue_file.file.path
+        queue_file.view.release()
+        queue_file.file.close()
+        if not self._read_only:
+            self._disk.remove(path)
+
+    def cut(self, position: int) -> None:
+        """Drop entries of records at or after a log position: they are rebuilt, or gone with the log's end."""
+        end = self._first_at_or_after(position)
+        if end >= self.max_offset:
+            return
+        if not self._read_only:
+            self._zero_entries(end, self.state.tail_first)
+        self._set_end(end)
+        max_phy = -1
+        for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
+            entry = self.entry(offset)
+            if entry is not None and not entry.is_filler:
+                max_phy = entry.end
+                break
+        self.state.restart(end, max_phy)
+
+    def _zero_entries(self, start: int, end: int) -> None:
+        """A cut queue must not show its old entries after the next load."""
+        for queue_file in self._files:
+            low = max(start, queue_file.first)
+            high = min(end, queue_file.first + self._per_file)
+            if low < high:
+                queue_file.file.pwrite(bytes((high - low) * ENTRY_SIZE), (low - queue_file.first) * ENTRY_SIZE)
+                queue_file.dirty = True
+
+    def _first_at_or_after(self, position: int) -> int:
+        """Smallest offset whose record is at or after a log position; fillers count with what precedes them."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            entry = self.entry(probe)
+            while entry is not None and entry.is_filler and probe + 1 < high:
+                probe += 1
+                entry = self.entry(probe)
+            if entry is None or entry.is_filler or entry.position >= position:
+                high = middle
+            else:
+                low = probe + 1
+        return low
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def entry(self, offset: int) -> Entry | None:
+        """One entry, or None outside [min, max)."""
+        if offset < self.min_offset or offset >= self.max_offset:
+            return None
+        if offset >= self.state.tail_first:
+            return Entry.decode(self.state.tail_bytes(offset, offset + 1))
+        queue_file = self._file_of(offset)
+        return None if queue_file is None else self._entry_in(queue_file, offset - queue_file.first)
+
+    def _file_of(self, offset: int) -> QueueFile | None:
+        if not self._files:
+            return None
+        number = (offset - self._files[0].first) // self._per_file
+        return self._files[number] if 0 <= number < len(self._files) else None
+
+    def entry_bytes(self, first: int, last: int) -> bytes:
+        """The entries with offsets [first, last) as they are; fewer if files are missing."""
+        parts = []
+        while first < last:
+            if first >= self.state.tail_first:
+                parts.append(self.state.tail_bytes(first, last))
+                break
+            queue_file = self._file_of(first)
+            if queue_file is None:
+                break
+            stop = min(last, self.state.tail_first, queue_file.first + self._per_file)
+            start = (first - queue_file.first) * ENTRY_SIZE
+            parts.append(bytes(queue_file.view.slice(start, start + (stop - first) * ENTRY_SIZE)))
+            first = stop
+        return b"".join(parts)
+
+    def select(self, selection: EntrySelection, offset: int, scan_max: int) -> None:
+        """Let the selection look at up to `scan_max` entries from `offset` on, in files and memory."""
+        end = min(self.max_offset, offset + scan_max)
+        while offset < end and not selection.full:
+            if offset >= self.state.tail_first:
+                selection.scan_bytes(self.state.tail_bytes(offset, end), offset)
+                return
+            queue_file = self._file_of(offset)
+            if queue_file is None:
+                return
+            stop = min(end, self.state.tail_first, queue_file.first + self._per_file)
+            selection.scan_mapped(
+                queue_file.view, (offset - queue_file.first) * ENTRY_SIZE, stop - offset, offset
+            )
+            offset = stop
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def start_at(self, offset: int) -> None:
+        """The first record this queue gets is not number 0: everything before was deleted long ago."""
+        self.state.restart(offset, -1)
+        self.min_offset = offset
+
+    def fill(self, count: int) -> None:
+        """Offsets whose records are lost: they keep their numbers, so that none is ever given out twice."""
+        max_phy = self.state.max_phy
+        for _ in range(count):
+            self.state.add_entry(0, FILLER_SIZE, 0)
+        self.state.max_phy = max_phy
+
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Repair one entry in its file."""
+        queue_file = self._file_of(offset)
+        if queue_file is not None and offset < self.state.tail_first and not self._read_only:
+            queue_file.file.pwrite(entry, (offset - queue_file.first) * ENTRY_SIZE)
+            queue_file.dirty = True
+
+    def drain(self) -> int:
+        """Write the entries waiting in memory to the files; how many. Nothing is lost if it raises."""
+        state, moved = self.state, 0
+        while state.tail_count:
+            first = state.tail_first
+            queue_file = self._file_of(first) or self._add_file(first)
+            stop = min(first + state.tail_count, queue_file.first + self._per_file)
+            queue_file.file.pwrite(state.tail_bytes(first, stop), (first - queue_file.first) * ENTRY_SIZE)
+            queue_file.dirty = True
+            state.drop_tail(stop - first)
+            moved += stop - first
+        self.unsynced_entries += moved
+        return moved
+
+    def _add_file(self, offset: int) -> QueueFile:
+        first = offset - offset % self._per_file
+        self._disk.make_dirs(self._folder)
+        file = self._disk.open(self._folder / position_name(first * ENTRY_SIZE), create=True)
+        try:
+            file.truncate(self._per_file * ENTRY_SIZE)
+            if offset > first:
+                file.pwrite(FILLER * (offset - first), 0)
+        except OSError:
+            file.close()
+            self._disk.remove(file.path)
+            raise
+        queue_file = self._open(first, file)
+        self._files.append(queue_file)
+        return queue_file
+
+    def sync(self) -> None:
+        """Make the files durable, also their names. Takes a copy of the list: files may be added meanwhile."""
+        synced = False
+        for queue_file in list(self._files):
+            if queue_file.dirty:
+                queue_file.dirty = False
+                queue_file.file.sync()
+                synced = True
+        if synced:
+            self._disk.sync_dir(self._folder)
+        self.unsynced_entries = 0
+
+    # -- retention -------------------------------------------------------------------------------------------
+
+    def correct_min(self, log_min: int) -> None:
+        """The oldest readable offset, now that the log begins at `log_min`. The newest offset stays."""
+        if self._files and self.min_offset < self._files[0].first:
+            self.min_offset = self._files[0].first
+        newest = self.entry(self.max_offset - 1)
+        if newest is not None and newest.is_filler:
+            newest = None
+        if newest is not None and newest.position < log_min:
+            self.min_offset = self.max_offset
+        else:
+            self.min_offset = self._first_at_or_after(log_min)
+
+    def delete_before(self, log_min: int) -> int:
+        """Delete leading files all of whose records are gone, never the last file; how many."""
+        deleted = 0
+        while len(self._files) > 1:
+            last = self._entry_in(self._files[0], self._per_file - 1)
+            if not last.is_filler and last.position >= log_min:
+                break
+            self._drop_file(0)
+            deleted += 1
+        self.correct_min(log_min)
+        return deleted
+
+    def close(self) -> None:
+        for queue_file in self._files:
+            queue_file.view.release()
+            queue_file.file.close()
+        self._files = []
+
+    def destroy(self) -> None:
+        """Delete the queue with its files."""
+        self.close()
+        self._disk.remove_tree(self._folder)

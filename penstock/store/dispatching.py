@@ -1,0 +1,108 @@
+"""From the log to what readers see: drives the hot dispatcher and answers its questions.
+
+Visibility rule: a record is dispatched when the log is confirmed up to its end. Confirmed means flushed under
+synchronous flush, written otherwise (and replicated, once there are replicas). Nothing else makes a message
+visible, so nobody can read what a crash may take back.
+
+Runs under the store's append lock.
+"""
+
+from __future__ import annotations
+
+from penstock._hot.dispatch import Dispatcher
+from penstock._hot.layout import DAMAGED, DONE, END_OF_SEGMENT, GAP, NEW_QUEUE
+from penstock._hot.reads import find_record
+from penstock.errors import TopicNameError, invariant
+from penstock.message import StoredMessage, decode_record
+from penstock.store.commit_log import CommitLog
+from penstock.store.findings import Finding, Findings
+from penstock.store.queue_table import QueueTable
+from penstock.store.segment import Segment
+
+# More offsets than this missing in one place are not a gap but a damaged offset.
+GAP_MAX = 1_000_000
+
+
+class RescanNeeded(Exception):  # noqa: N818 - a signal inside recovery, not an error
+    """A queue's older entries are missing although the log may still have them."""
+
+
+class LogDispatch:
+    """`offset` is the log position up to which records are visible."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: Dispatcher, findings: Findings) -> None:
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._findings = findings
+        self.offset = 0
+        # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
+        self.rescan_on_gap = False
+
+    def written(self, buffer: bytearray, used: int, base: int) -> None:
+        """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting."""
+        if base == self.offset and self._dispatcher.run_buffer(buffer, 0, used, base) in (DONE, END_OF_SEGMENT):
+            segment = self._log.segment_of(base)
+            at_end = self._dispatcher.position < used  # stopped at the blank record
+            self.offset = segment.base + segment.size if at_end and segment else base + used
+
+    def catch_up(self, limit: int) -> None:
+        """Dispatch from the maps up to a log position at which a record ends."""
+        while self.offset < limit:
+            segment = self._log.segment_of(self.offset)
+            if segment is None:
+                self.offset += self._log.segment_size - self.offset % self._log.segment_size
+                continue
+            start = self.offset - segment.base
+            end = min(limit - segment.base, segment.available)
+            if start >= end:
+                self.offset = segment.base + segment.size
+                continue
+            status = self._dispatcher.run_mapped(segment.view, start, end, segment.base)
+            self.offset = segment.base + self._dispatcher.position
+            if status == END_OF_SEGMENT:
+                self.offset = segment.base + segment.size
+            elif status == NEW_QUEUE or status == GAP:
+                self._answer(segment, status)
+            elif status == DAMAGED or self._dispatcher.position < end:
+                self._skip_damage(segment, end)
+
+    def _answer(self, segment: Segment, status: int) -> None:
+        """Make the queue, or bridge the hole, that the dispatcher stopped at."""
+        at = self.offset - segment.base
+        record = decode_record(segment.view.slice(at, segment.available), -1, verify=False)
+        try:
+            queue = self._queues.get_or_create(record.topic, record.queue_id)
+            invariant(record.queue_id >= 0, "a queue id is not negative")
+        except (TopicNameError, AssertionError):
+            self._skip_record(record, "its topic or queue id is impossible")
+            return
+        missing = record.queue_offset - queue.max_offset
+        if status == NEW_QUEUE or missing <= 0:
+            return
+        if self.rescan_on_gap:
+            raise RescanNeeded
+        if queue.max_offset == 0 and not queue.has_files:
+            queue.start_at(record.queue_offset)
+        elif missing > GAP_MAX:
+            self._skip_record(record, f"its queue offset {record.queue_offset} is {missing} ahead of its queue")
+        else:
+            self._findings.add(
+                Finding(
+                    "damaged queue",
+                    f"{missing} messages of {queue.topic}/{queue.queue_id} from offset {queue.max_offset} on "
+                    "are not in the log; their offsets stay unused",
+                    self.offset,
+                )
+            )
+            queue.fill(missing)
+
+    def _skip_record(self, record: StoredMessage, why: str) -> None:
+        self._findings.add(Finding("damaged record", f"not dispatched: {why}", self.offset, record.size))
+        self.offset += record.size
+
+    def _skip_damage(self, segment: Segment, end: int) -> None:
+        """Go on at the next record that can be recognised; recovery has reported what is between."""
+        start = self.offset - segment.base
+        following = find_record(segment.view, start + 1, end, segment.base)
+        self.offset = segment.base + (following if following >= 0 else end)

@@ -1,0 +1,101 @@
+"""Making the log durable.
+
+Group commit without a thread: whoever needs its bytes on disk takes the flush lock; who gets it first syncs
+for everybody who wrote before, and the others find their work done when their turn comes. An event loop uses
+`store/loop_flush.py`, which has a thread do the same.
+
+Rule: a failed sync is final. The kernel may have marked the lost pages clean, so a second try could succeed
+without the data; therefore the flushed position never moves again, every waiter gets the error, and only a
+restart, which reads and rewrites the uncertain tail, clears it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.errors import FlushFailedError, FlushTimeoutError
+from penstock.runtime import Clock
+from penstock.store.commit_log import CommitLog
+from penstock.store.segment import Segment
+from penstock.telemetry import Meters
+
+
+class LogFlusher:
+    """Knows how far the log is on disk. Any thread may call it."""
+
+    def __init__(self, log: CommitLog, clock: Clock, meters: Meters) -> None:
+        self._log = log
+        self._clock = clock
+        self._meters = meters
+        self._lock = threading.Lock()
+        self._failure: FlushFailedError | None = None
+        self.flushed_offset = 0
+
+    def recovered(self, position: int) -> None:
+        """Recovery has synced everything below `position`."""
+        self.flushed_offset = position
+
+    @property
+    def failure(self) -> FlushFailedError | None:
+        return self._failure
+
+    def check(self) -> None:
+        """Raise if a sync has failed."""
+        if self._failure is not None:
+            raise self._failure
+
+    def flush_to(self, position: int, timeout_ms: int = -1) -> int:
+        """Return once the disk has everything below `position`; how far it really has it.
+
+        Raises FlushFailedError if a sync failed, FlushTimeoutError if others' syncs took longer than allowed.
+        """
+        if self.flushed_offset >= position:
+            return self.flushed_offset
+        if not self._lock.acquire(timeout=-1 if timeout_ms < 0 else timeout_ms / 1000):
+            raise FlushTimeoutError(
+                f"not flushed within {timeout_ms} ms", "the message is stored; the disk is slow or stuck"
+            )
+        try:
+            self.check()
+            if self.flushed_offset < position:
+                self._sync(self._log.max_offset)
+            return self.flushed_offset
+        finally:
+            self._lock.release()
+
+    def unflushed(self, position: int) -> list[tuple[Segment, int]]:
+        """Segments that have to be synced, oldest first, to have the log on disk up to `position`."""
+        work = []
+        first = max(0, self.flushed_offset - self._log.first_base) // self._log.segment_size
+        for segment in self._log.segments[first:]:
+            if segment is None or segment.base >= position:
+                continue
+            target = min(position - segment.base, segment.size)
+            if segment.flushed < target:
+                work.append((segment, target))
+        return work
+
+    def done(self, segment: Segment, target: int) -> None:
+        """One segment was synced. Called in order, so the flushed position has no holes below it."""
+        segment.flushed = max(segment.flushed, target)
+        self.flushed_offset = max(self.flushed_offset, segment.base + target)
+
+    def fail(self, segment: Segment, error: OSError) -> FlushFailedError:
+        """Remember a failed sync for ever."""
+        if self._failure is None:
+            self._failure = FlushFailedError(
+                f"fsync of segment {segment.path.name} failed: {error}",
+                "nothing after the last flush counts as written; check the disk, then restart",
+            )
+        return self._failure
+
+    def _sync(self, position: int) -> None:
+        for segment, target in self.unflushed(position):
+            started = self._clock.monotonic_ns()
+            try:
+                segment.file.sync()
+            except OSError as error:
+                raise self.fail(segment, error) from error
+            self._meters.record("flush_ns", self._clock.monotonic_ns() - started)
+            self._meters.add("flushes")
+            self.done(segment, target)

@@ -1,0 +1,212 @@
+"""The keeper: what a store does on its own, at its own pace.
+
+One thread calls `tick`; what is due is decided by the clock that the store was given. In this order: flush the
+log (async mode), move queue entries and keys to their files, sync them and save the checkpoint, prepare the
+next segment, retention, scrubbing. Long work (syncs, scans) is done without the append lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.errors import DiskFullError
+from penstock.runtime import Runtime
+from penstock.store.audit import LogAudit
+from penstock.store.checkpoint import Checkpoint
+from penstock.store.options import FlushMode
+from penstock.store.retention import MANUAL_ROUNDS, RetentionPlan, SegmentAge, plan_round
+
+if TYPE_CHECKING:
+    from penstock.store.message_store import MessageStore
+
+_LOG = logging.getLogger("penstock.store")
+PAGE = 4096
+SCRUB_STEP_MS = 100
+KEYS_PENDING_MAX = 1 << 18
+
+
+class Keeper:
+    """Owned by the keeper thread, except `settle` and `finish`, which the owner calls before and after it."""
+
+    def __init__(self, store: MessageStore, runtime: Runtime, lock: threading.RLock) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._lock = lock
+        self._options = store.options
+        self.checkpoint = Checkpoint()
+        self.disk_refusal: str | None = None
+        self.used_percent = 0
+        self.last_plan: RetentionPlan | None = None
+        self._manual_rounds = 0
+        self._due: dict[str, int] = {}
+        self._audit = LogAudit(store.log, store.queues, store.findings, lock, repair=True)
+
+    def settle(self) -> None:
+        """After recovery: everything it built goes to disk before the store is used."""
+        now = self._runtime.clock.monotonic_ms()
+        options = self._options
+        self._due = {
+            "flush": now + options.flush_interval_ms,
+            "thorough_flush": now + options.flush_thorough_interval_ms,
+            "queues": now + options.queue_flush_interval_ms,
+            "thorough_queues": now + options.queue_thorough_interval_ms,
+            "clean": now + options.clean_interval_ms,
+            "scrub": now + SCRUB_STEP_MS,
+        }
+        self._look_at_disk()
+        self._sync_derived(0)
+
+    def finish(self) -> None:
+        """Before a clean close: flush and sync everything, save the checkpoint."""
+        self._store.flush()
+        self._sync_derived(0)
+
+    def failed(self, error: BaseException) -> None:
+        """A round failed. Appends find out by themselves; here it is only said."""
+        _LOG.error("background work of the store failed: %s", error)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        if self._is_due("flush", self._options.flush_interval_ms):
+            self._flush()
+        if self._is_due("queues", self._options.queue_flush_interval_ms):
+            thorough = self._is_due("thorough_queues", self._options.queue_thorough_interval_ms)
+            self._sync_derived(0 if thorough else self._options.queue_flush_least_pages)
+        elif self._store.dispatcher.key_count > KEYS_PENDING_MAX:
+            with self._lock:
+                self._store.absorb_keys()
+        self._prepare()
+        if self._is_due("clean", self._options.clean_interval_ms):
+            self.clean()
+        if self._options.scrub_bytes_per_second and self._is_due("scrub", SCRUB_STEP_MS):
+            self._audit.step(self._options.scrub_bytes_per_second * SCRUB_STEP_MS // 1000)
+
+    def _is_due(self, name: str, interval_ms: int) -> bool:
+        now = self._runtime.clock.monotonic_ms()
+        if now < self._due[name]:
+            return False
+        self._due[name] = now + interval_ms
+        return True
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Async flush: enough pages, or enough time. Sync mode: what nobody waited for."""
+        store = self._store
+        thorough = self._is_due("thorough_flush", self._options.flush_thorough_interval_ms)
+        end, flushed = store.log.max_offset, store.flusher.flushed_offset
+        pages = end // PAGE - flushed // PAGE
+        sync_mode = self._options.flush_mode is FlushMode.SYNC
+        if end > flushed and (thorough or sync_mode or pages >= self._options.flush_least_pages):
+            store.flush(end)
+
+    def _sync_derived(self, least_pages: int) -> None:
+        """Queue entries and keys to their files; with 0 pages everything is synced and the checkpoint moves.
+
+        Order: capture how far dispatch is, write, sync, and only then promise it in the checkpoint.
+        """
+        store = self._store
+        with self._lock:
+            dispatched = store.dispatcher.last_timestamp
+            log_time, log_end = store.log.last_timestamp, store.log.max_offset
+            store.queues.drain()
+            store.absorb_keys()
+        store.queues.sync(least_pages)
+        if least_pages:
+            self._save_checkpoint(log_time, log_end)
+            return
+        store.index.sync()
+        if dispatched:
+            self.checkpoint.logics_timestamp = dispatched
+        with self._lock:
+            store.queues.save_manifest(store.index.end_phy)
+        self._save_checkpoint(log_time, log_end)
+
+    def _save_checkpoint(self, log_time: int, log_end: int) -> None:
+        flushed = self._store.flusher.flushed_offset
+        self.checkpoint.confirm_offset = flushed
+        if flushed >= log_end:
+            self.checkpoint.physic_timestamp = log_time
+        self.checkpoint.index_timestamp = max(self.checkpoint.index_timestamp, self._store.index.full_timestamp)
+        self._store.checkpoint_file.save(self.checkpoint)
+
+    def _prepare(self) -> None:
+        try:
+            with self._lock:
+                self._store.log.prepare_next()
+        except DiskFullError as error:
+            _LOG.warning("the next segment cannot be prepared: %s", error)
+
+    # -- retention -------------------------------------------------------------------------------------------
+
+    def request_clean(self) -> None:
+        """Delete expired segments now and in the next rounds, whatever the hour."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def _look_at_disk(self) -> None:
+        self.last_plan = self._plan(())
+        self._apply_limits(self.last_plan)
+
+    def _plan(self, segments: tuple[SegmentAge, ...]) -> RetentionPlan:
+        clock = self._runtime.clock
+        return plan_round(
+            self._options,
+            self._runtime.disk.usage(self._store.path),
+            clock.now_ms(),
+            clock.local_hour(),
+            self._manual_rounds > 0,
+            segments,
+        )
+
+    def _apply_limits(self, plan: RetentionPlan) -> None:
+        was_refusing = self.disk_refusal is not None
+        self.used_percent = plan.used_percent
+        self.disk_refusal = None
+        if plan.refuse_writes:
+            self.disk_refusal = (
+                f"disk is {plan.used_percent} % full, over the limit of "
+                f"{self._options.disk_refuse_writes_percent} %"
+            )
+        if plan.critical:
+            _LOG.critical("disk of %s is %d %% full", self._store.path, plan.used_percent)
+        if plan.refuse_writes and not was_refusing:
+            _LOG.error("writes to %s are refused: %s", self._store.path, self.disk_refusal)
+        elif was_refusing and not plan.refuse_writes:
+            _LOG.warning("writes to %s are accepted again", self._store.path)
+
+    def clean(self) -> int:
+        """One round of retention; how many segments were deleted."""
+        store = self._store
+        active = store.log.active
+        candidates = tuple(
+            SegmentAge(segment.base, self._runtime.disk.modified_ms(segment.path))
+            for segment in list(store.log.segments)
+            if segment is not None and active is not None and segment.base < active.base
+        )
+        plan = self._plan(candidates)
+        self._manual_rounds = max(self._manual_rounds - 1, 0)
+        for base in plan.delete:
+            with self._lock:
+                segment = store.log.segment_of(base)
+                if segment is not None:
+                    store.log.remove_segment(segment)
+        if plan.delete:
+            _LOG.info("retention deleted %d segments of %s", len(plan.delete), store.path)
+            with self._lock:
+                self._follow(store.log.min_offset)
+            plan_after = self._plan(())
+            self._apply_limits(plan_after)
+        else:
+            self._apply_limits(plan)
+        self.last_plan = plan
+        return len(plan.delete)
+
+    def _follow(self, log_min: int) -> None:
+        """Queues and index give up what the log no longer has."""
+        for queue in self._store.queues:
+            queue.delete_before(log_min)
+        self._store.index.delete_before(log_min)
+
+

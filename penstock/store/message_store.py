@@ -1,0 +1,517 @@
+"""The message store: one directory, one writer, many readers.
+
+Lifecycle: `open` takes the directory's lock, recovers, leaves an `abort` marker that only a clean `close`
+removes, and starts the keeper thread. Appends from any thread are serialised by one lock; a group pays for
+it once. What a caller may rely on is in the result's `durability`, and in `docs/guarantees.md`.
+
+    with MessageStore.open(path) as store:
+        result = store.append(Message.of("orders", b"...", keys="42"))
+        messages = store.read("orders", 0, 0)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from penstock import _hot
+from penstock._hot.dispatch import Dispatcher
+from penstock._hot.queues import QueueState
+from penstock._hot.records import AppendRequest
+from penstock.errors import (
+    DiskFullError,
+    FlushTimeoutError,
+    MessageTooLargeError,
+    StoreClosedError,
+    StoreError,
+    StoreFailedError,
+    StoreFormatError,
+    StoreLockedError,
+)
+from penstock.message import HostAddress, Message, StoredMessage, encode_properties, format_message_id
+from penstock.message.properties import PropertyName
+from penstock.runtime import FileLock, PeriodicThread, Runtime
+from penstock.store.checkpoint import CheckpointFile
+from penstock.store.commit_log import CommitLog
+from penstock.store.dispatching import LogDispatch
+from penstock.store.findings import Findings
+from penstock.store.flush import LogFlusher
+from penstock.store.keeper import Keeper
+from penstock.store.key_index import KeyIndex
+from penstock.store.layout import StorePaths, check_topic
+from penstock.store.options import FlushMode, StoreOptions
+from penstock.store.queue_table import QueueTable
+from penstock.store.reading import GetResult, StoreReader, tag_codes
+from penstock.store.recovery import Progress, Recovery, RecoveryReport
+from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
+from penstock.telemetry import Meters
+
+DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
+KEEPER_TICK_MS = 100
+ArrivalListener = Callable[[Sequence[QueueState]], None]
+
+
+class MessageStore:
+    """See the module's text. Build it with `open`, never directly."""
+
+    def __init__(
+        self, path: Path, options: StoreOptions, runtime: Runtime, store_host: HostAddress, *, read_only: bool
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.findings = Findings()
+        self.meters = Meters(("appends", "append_bytes", "flushes", "gets", "get_messages"), ("flush_ns",))
+        self.report = RecoveryReport()
+        self.paths = StorePaths(path)
+        self._runtime = runtime
+        self._read_only = read_only
+        self._store_host = store_host
+        self._host_bytes = store_host.encode()
+        self._lock = threading.RLock()
+        self._file_lock: FileLock | None = None
+        self._closed = True
+        self._failure: StoreFailedError | None = None
+        self._listeners: list[ArrivalListener] = []
+        self._sync_mode = options.flush_mode is FlushMode.SYNC
+        self.dispatcher = Dispatcher(options.delays_ms, options.index_enabled)
+        self.log = CommitLog(
+            runtime, self.paths, options, self.findings, self._host_bytes, read_only=read_only
+        )
+        self.queues = QueueTable(
+            runtime.disk, self.paths, options, self.findings, self.dispatcher, read_only=read_only
+        )
+        self.index = KeyIndex(runtime, self.paths, options, self.findings, read_only=read_only)
+        self.flusher = LogFlusher(self.log, runtime.clock, self.meters)
+        self.dispatch = LogDispatch(self.log, self.queues, self.dispatcher, self.findings)
+        self.reader = StoreReader(
+            self.log, self.queues, self.index, options, self.findings, self._lock, self.absorb_keys
+        )
+        self.checkpoint_file = CheckpointFile(runtime.disk, self.paths.checkpoint)
+        self.keeper = Keeper(self, runtime, self._lock)
+        self._thread: PeriodicThread | None = None
+
+    # -- lifecycle -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        options: StoreOptions | None = None,
+        *,
+        runtime: Runtime | None = None,
+        store_host: HostAddress = DEFAULT_HOST,
+        read_only: bool = False,
+        background: bool = True,
+        progress: Progress | None = None,
+    ) -> MessageStore:
+        """Open or make a store. Read-only takes no lock and changes nothing, also on a store in use.
+
+        `background=False` starts no thread: flushing, retention and scrubbing happen when `keeper.tick` is
+        called, which is how tests and simulations run it.
+        """
+        store = cls(
+            Path(path), options or StoreOptions(), runtime or Runtime.system(), store_host, read_only=read_only
+        )
+        try:
+            store._open(background, progress)
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    def _open(self, background: bool, progress: Progress | None) -> None:
+        disk = self._runtime.disk
+        if not self._read_only:
+            disk.make_dirs(self.path)
+            self._take_lock()
+        elif not disk.is_dir(self.paths.commit_log):
+            raise StoreFormatError(f"{self.path} is not a store", "name a directory that has a commitlog folder")
+        clean = not disk.exists(self.paths.abort)
+        checkpoint = self.checkpoint_file.load()
+        if not self._read_only:
+            self._mark_running()
+            for name in disk.list(self.paths.prepare):  # half-made segments of a crash
+                disk.remove(self.paths.prepare / name)
+        self.log.load()
+        self.queues.load()
+        self.index.load(unclean=not clean)
+        recovery = Recovery(
+            self.log,
+            self.queues,
+            self.index,
+            self.dispatch,
+            self.dispatcher,
+            checkpoint,
+            self.findings,
+            clean=clean,
+            read_only=self._read_only,
+            progress=progress,
+        )
+        self.report = recovery.run()
+        self.flusher.recovered(self.log.max_offset)
+        self.keeper.checkpoint = checkpoint
+        if self._read_only:
+            self._closed = False
+            return
+        if not self._sync_mode:
+            self.log.on_written = self.dispatch.written
+        self.keeper.settle()
+        self._closed = False
+        if background:
+            self._thread = PeriodicThread(
+                "penstock-store-keeper", KEEPER_TICK_MS, self.keeper.tick, self.keeper.failed
+            )
+            self._thread.start()
+
+    def _take_lock(self) -> None:
+        try:
+            self._file_lock = self._runtime.disk.lock(self.paths.lock, b"lock")
+        except (BlockingIOError, PermissionError) as error:
+            raise StoreLockedError(
+                f"{self.path} is in use by another broker", "stop it first, or open the store read-only"
+            ) from error
+
+    def _mark_running(self) -> None:
+        """The marker exists, durably, before anything else is changed."""
+        disk = self._runtime.disk
+        file = disk.open(self.paths.abort, create=True)
+        try:
+            text = str(os.getpid()).encode()
+            file.pwrite(text, 0)
+            file.truncate(len(text))
+            file.sync()
+        finally:
+            file.close()
+        disk.sync_dir(self.path)
+
+    def close(self) -> None:
+        """Stop cleanly: everything dispatched, flushed and counted, then the marker goes, then the lock.
+
+        Where flushing failed the marker stays, so that the next open recovers.
+        """
+        if self._closed:
+            return
+        self._stop_thread()
+        with self._lock:
+            self._closed = True
+            try:
+                if not self._read_only and self._failure is None and self.flusher.failure is None:
+                    self.keeper.finish()
+                    self.log.close(remove_unused=True)
+                    self._runtime.disk.remove(self.paths.abort)
+                    self._runtime.disk.sync_dir(self.path)
+            finally:
+                self._release()
+
+    def abandon(self) -> None:
+        """Let go of everything as a crash would: nothing more is written. For tests and simulations."""
+        self._stop_thread()
+        with self._lock:
+            self._closed = True
+            self._release()
+
+    def _stop_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def _release(self) -> None:
+        self.log.close()
+        self.queues.close()
+        self.index.close()
+        if self._file_lock is not None:
+            self._file_lock.release()
+            self._file_lock = None
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- appending -------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        message: Message,
+        queue_id: int = 0,
+        *,
+        born_timestamp: int | None = None,
+        born_host: HostAddress | None = None,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> AppendRequest:
+        """A message made ready for `append_group`; everything that can be wrong with it is found here."""
+        check_topic(message.topic)
+        if queue_id < 0:
+            raise StoreError(f"queue id {queue_id} is negative")
+        if len(message.body) > self.options.max_message_size_bytes:
+            raise MessageTooLargeError(
+                f"body has {len(message.body)} bytes, the limit is {self.options.max_message_size_bytes}",
+                "send it in parts or raise max_message_size_bytes",
+            )
+        properties = message.properties
+        if PropertyName.SEAL in properties:
+            properties = {k: v for k, v in properties.items() if k != PropertyName.SEAL}
+        with self._lock:
+            self._check_open()
+            queue = self.queues.get_or_create(message.topic, queue_id)
+        return AppendRequest(
+            queue.state,
+            bytes(message.body),
+            encode_properties(properties),
+            self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp,
+            self._host_bytes if born_host is None else born_host.encode(),
+            message.flag,
+            sys_flag,
+            reconsume_times,
+            prepared_offset,
+        )
+
+    def append(
+        self,
+        message: Message,
+        queue_id: int = 0,
+        *,
+        durability: Durability | None = None,
+        born_timestamp: int | None = None,
+        born_host: HostAddress | None = None,
+    ) -> AppendResult:
+        """Store one message. `durability` is what to wait for; without it the store's flush mode decides."""
+        request = self.request(message, queue_id, born_timestamp=born_timestamp, born_host=born_host)
+        if durability is None and message.properties.get(PropertyName.WAIT, "true") != "true":
+            durability = Durability.MEMORY
+        reached, status = self.append_group([request], durability=durability)
+        if request.size < 0:
+            raise MessageTooLargeError(
+                f"the record fits no segment of {self.options.segment_size_bytes} bytes", "use larger segments"
+            )
+        return self.result(request, reached, status)
+
+    def append_group(
+        self, requests: Sequence[AppendRequest], *, durability: Durability | None = None
+    ) -> tuple[Durability, PutStatus]:
+        """Store messages that arrived together, with one write; each request says where it went.
+
+        A request whose `size` is -1 afterwards was refused (it fits no record); the others are stored. If this
+        raises, requests with `size` 0 were not stored.
+        """
+        with self._lock:
+            self._check_writable()
+            try:
+                self.log.append(requests)
+            except StoreFailedError as error:
+                self._failure = error
+                raise
+            finally:
+                self._after_write()
+            end = self.log.max_offset
+            self.meters.add("appends", len(requests))
+        return self._wait(end, durability)
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes,
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int | None = None,
+        born_host: HostAddress | None = None,
+        durability: Durability | None = None,
+    ) -> BatchResult:
+        """Store a client's encoded batch: all of its messages, next to each other, or none."""
+        check_topic(topic)
+        born = self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp
+        host = self._host_bytes if born_host is None else born_host.encode()
+        with self._lock:
+            self._check_writable()
+            queue = self.queues.get_or_create(topic, queue_id)
+            try:
+                placed, first_offset, stored = self.log.append_batch(queue.state, batch, sys_flag, born, host)
+            except StoreFailedError as error:
+                self._failure = error
+                raise
+            finally:
+                self._after_write()
+            end = self.log.max_offset
+            self.meters.add("appends", len(placed))
+        reached, status = self._wait(end, durability)
+        return BatchResult(
+            status,
+            reached,
+            tuple(format_message_id(self._store_host, position) for position, _ in placed),
+            placed[0][0],
+            first_offset,
+            len(placed),
+            sum(size for _, size in placed),
+            stored,
+        )
+
+    def _after_write(self) -> None:
+        """Make written records visible where writing is enough, and tell who waits for them."""
+        if not self._sync_mode:
+            if self.dispatch.offset < self.log.max_offset:
+                self.dispatch.catch_up(self.log.max_offset)
+            self._announce()
+
+    def _announce(self) -> None:
+        touched = self.dispatcher.touched
+        if touched:
+            self.dispatcher.next_round()
+            for listener in self._listeners:
+                listener(touched)
+
+    def _wait(self, end: int, durability: Durability | None) -> tuple[Durability, PutStatus]:
+        """Wait for what was demanded; what was reached is never more than what is true."""
+        if durability is None:
+            durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
+        if durability is Durability.MEMORY:
+            return Durability.MEMORY, PutStatus.PUT_OK
+        try:
+            self.flush(end, self.options.sync_flush_timeout_ms)
+        except FlushTimeoutError:
+            return Durability.MEMORY, PutStatus.FLUSH_DISK_TIMEOUT
+        return Durability.FLUSHED, PutStatus.PUT_OK
+
+    def flush(self, position: int | None = None, timeout_ms: int = -1) -> int:
+        """Have the disk hold the log up to `position` (default: all of it); how far it does now."""
+        flushed = self.flusher.flush_to(self.log.max_offset if position is None else position, timeout_ms)
+        self.confirm()
+        return flushed
+
+    def confirm(self) -> None:
+        """Under synchronous flush: what is flushed becomes visible."""
+        if self._sync_mode and self.dispatch.offset < self.flusher.flushed_offset:
+            with self._lock:
+                self.dispatch.catch_up(self.flusher.flushed_offset)
+                self._announce()
+
+    def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:
+        """The full answer for one request of a group."""
+        return AppendResult(
+            status,
+            durability,
+            format_message_id(self._store_host, request.physical_offset),
+            request.physical_offset,
+            request.queue_offset,
+            request.size,
+            request.store_timestamp,
+        )
+
+    def on_arrival(self, listener: ArrivalListener) -> None:
+        """Call `listener` with the queues that got visible messages, once per group; it must be quick."""
+        self._listeners.append(listener)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed", "open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise StoreClosedError("the store was opened read-only", "open it without read_only")
+        self.flusher.check()
+        if self._failure is not None:
+            raise self._failure
+        if self.keeper.disk_refusal is not None:
+            raise DiskFullError(self.keeper.disk_refusal, "free space or let retention delete; then send again")
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether an append would be accepted now."""
+        try:
+            self._check_writable()
+        except StoreError:
+            return False
+        return True
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = 256 << 10,
+        tags: Iterable[str] | frozenset[int] | None = None,
+    ) -> GetResult:
+        """Records from a queue offset on as one run of bytes; see `StoreReader.get`. `tags`: names or codes."""
+        self._check_open()
+        codes = None if tags is None else tags if _are_codes(tags) else tag_codes(str(tag) for tag in tags)
+        result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, codes)  # type: ignore[arg-type]
+        self.meters.add("gets")
+        self.meters.add("get_messages", result.count)
+        return result
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, max_count: int = 32, tags: Iterable[str] | None = None
+    ) -> list[StoredMessage]:
+        """The same, decoded."""
+        return self.get(topic, queue_id, offset, max_count, 64 << 20, tags).messages()
+
+    def message_at(self, position: int) -> StoredMessage | None:
+        """The message at a log position."""
+        self._check_open()
+        return self.reader.message_at(position)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Oldest readable offset of a queue, 0 if there is no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """One past the newest visible offset of a queue, 0 if there is no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    def absorb_keys(self) -> None:
+        """Enter the keys of dispatched records into the index. The caller holds the lock."""
+        if self.dispatcher.key_count:
+            if not self._read_only:
+                self.index.put(self.dispatcher.keys, self.dispatcher.key_count)
+            self.dispatcher.drop_keys()
+
+    def delete_topics(self, topics: Iterable[str]) -> list[str]:
+        """Delete the queues of topics; their messages stay in the log until retention takes them."""
+        doomed = frozenset(topics)
+        with self._lock:
+            self._check_writable()
+            return self.queues.remove(lambda topic: topic not in doomed)
+
+    # -- status ----------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, object]:
+        """Numbers for status pages and the command line."""
+        with self._lock:
+            return {
+                "path": str(self.path),
+                "form": _hot.form(),
+                "log": {
+                    "min_offset": self.log.min_offset,
+                    "max_offset": self.log.max_offset,
+                    "flushed_offset": self.flusher.flushed_offset,
+                    "visible_offset": self.dispatch.offset,
+                    "segments": sum(segment is not None for segment in self.log.segments),
+                    "segment_size_bytes": self.log.segment_size,
+                },
+                "queues": len(self.queues),
+                "index": {"files": self.index.file_count, "entries": self.index.entries},
+                "findings": self.findings.total,
+                "writable": self.is_writable,
+                "disk_used_percent": self.keeper.used_percent,
+                "meters": self.meters.snapshot(),
+            }
+
+
+def _are_codes(tags: Iterable[str] | frozenset[int]) -> bool:
+    return isinstance(tags, frozenset) and all(isinstance(tag, int) for tag in tags)
+
+

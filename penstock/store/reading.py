@@ -1,0 +1,261 @@
+"""Reads: by queue offset, by log position, by key, by time.
+
+A read by queue offset chooses 20-byte entries under the append lock and copies records outside it. Damage in
+its way is left out, named in the result and reported; the reader goes on behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock._hot.reads import EntrySelection, gather, store_timestamp
+from penstock.errors import CodecError
+from penstock.message import StoredMessage, decode_record
+from penstock.message.hashing import java_string_hash
+from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.findings import Finding, Findings
+from penstock.store.key_index import QUERY_MAX, KeyIndex
+from penstock.store.options import StoreOptions
+from penstock.store.queue_table import QueueTable
+
+SCAN_BYTES = 16_000
+READ_BYTES_MAX = 128 << 20
+FAR_FUTURE_MS = (1 << 63) - 1
+
+
+class GetStatus(Enum):
+    """How a read by queue offset ended; RocketMQ's words."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+
+
+class TimeBoundary(Enum):
+    """Which side of a time a search by time stays on."""
+
+    LOWER = "LOWER"
+    UPPER = "UPPER"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """Records as one run of bytes, ready for the wire, and where to read next."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    data: bytearray = field(default_factory=bytearray)
+    count: int = 0
+    # Queue offsets in the range read whose records are damaged or gone; none of them is in `data`.
+    damaged: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+
+    def messages(self) -> list[StoredMessage]:
+        """The records decoded."""
+        decoded, at, view = [], 0, memoryview(self.data)
+        while at < len(self.data):
+            decoded.append(decode_record(view[at:], -1, verify=False))
+            at += decoded[-1].size
+        return decoded
+
+
+def tag_codes(tags: Iterable[str]) -> frozenset[int]:
+    """What the queue entries hold for these tags."""
+    return frozenset(java_string_hash(tag) for tag in tags)
+
+
+class StoreReader:
+    """The read side of a store. Any thread may call it."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        options: StoreOptions,
+        findings: Findings,
+        lock: threading.RLock,
+        absorb_keys: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._options = options
+        self._findings = findings
+        self._lock = lock
+        self._absorb_keys = absorb_keys
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = 256 << 10,
+        tags: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Up to `max_count` records from a queue offset on; `tags` are codes from `tag_codes`."""
+        max_count = max(max_count, 1)
+        max_bytes = min(max(max_bytes, 100), READ_BYTES_MAX)
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            outside = self._outside(queue, offset)
+            if queue is None or outside is not None:
+                return outside or GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            low, high = queue.min_offset, queue.max_offset
+            selection = EntrySelection(max_count, max_bytes, tags)
+            queue.select(selection, offset, max(SCAN_BYTES // 20, max_count))
+            first_base, views = self._log.first_base, list(self._log.views)
+        if selection.scanned_to < 0:
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
+        data, damaged, missing = gather(
+            selection, views, first_base, self._log.segment_size, queue_id, self._options.verify_reads
+        )
+        for i in damaged:
+            self._report(topic, queue_id, selection.offsets[i], selection.positions[i], selection.sizes[i])
+        count = len(selection.positions) - len(damaged) - len(missing)
+        if count:
+            status = GetStatus.FOUND
+        elif selection.positions:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+        else:
+            status = GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(
+            status,
+            selection.scanned_to,
+            low,
+            high,
+            data,
+            count,
+            tuple(selection.offsets[i] for i in damaged),
+            tuple(selection.offsets[i] for i in missing),
+        )
+
+    @staticmethod
+    def _outside(queue: ConsumeQueue | None, offset: int) -> GetResult | None:
+        """The answer when nothing can be read at this offset."""
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return None
+
+    def slices(self, topic: str, queue_id: int, offset: int, max_count: int = 32) -> list[memoryview]:
+        """Records as views into the maps, without a copy and without a check: for local readers that decode.
+
+        A view keeps its segment mapped, also when retention deletes the file; release it soon.
+        """
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None or self._outside(queue, offset) is not None:
+                return []
+            selection = EntrySelection(max(max_count, 1), READ_BYTES_MAX, None)
+            queue.select(selection, offset, max_count)
+            found = []
+            for position, size in zip(selection.positions, selection.sizes, strict=True):
+                view = self._log.slice(position, size)
+                if view is not None:
+                    found.append(view)
+            return found
+
+    def _report(self, topic: str, queue_id: int, offset: int, position: int, size: int) -> None:
+        self._findings.add(
+            Finding(
+                "damaged record",
+                f"{topic}/{queue_id} offset {offset} cannot be read; left out of the answer",
+                position,
+                size,
+            )
+        )
+
+    def message_at(self, position: int) -> StoredMessage | None:
+        """The message whose record begins at a log position; None if there is none.
+
+        Raises CorruptRecordError if there is one and it is damaged.
+        """
+        head = self._log.slice(position, 4)
+        if head is None:
+            return None
+        size = int.from_bytes(head, "big", signed=True)
+        record = self._log.slice(position, size) if size > 0 else None
+        if record is None:
+            return None
+        return decode_record(record, position)
+
+    def query(
+        self, topic: str, key: str, limit: int = 32, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
+    ) -> list[StoredMessage]:
+        """Messages of a topic with a key, newest first; the index compares hashes, this compares the keys."""
+        limit = min(max(limit, 1), QUERY_MAX)
+        with self._lock:
+            self._absorb_keys()
+            positions = self._index.find(topic, key, QUERY_MAX * 4, begin_ms, end_ms)
+        found: list[StoredMessage] = []
+        for position in positions:
+            try:
+                message = self.message_at(position)
+            except CodecError as error:
+                self._findings.add(Finding("damaged record", f"found by key: {error}", position))
+                continue
+            if message is None or message.topic != topic or key not in message.keys:
+                continue
+            if begin_ms <= message.store_timestamp <= end_ms and message not in found:
+                found.append(message)
+                if len(found) == limit:
+                    break
+        return found
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary = TimeBoundary.LOWER
+    ) -> int:
+        """Queue offset for a store time, by halving.
+
+        LOWER: the first message stored at or after it, or the end. UPPER: the last stored at or before it, or
+        the first message kept.
+        """
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return 0
+            low, high = queue.min_offset, queue.max_offset
+            first, last = low, high
+            while low < high:
+                middle = (low + high) // 2
+                time_ms = self._time_near(queue, middle)
+                before = time_ms < timestamp_ms if boundary is TimeBoundary.LOWER else time_ms <= timestamp_ms
+                if before:
+                    low = middle + 1
+                else:
+                    high = middle
+            return min(low, last) if boundary is TimeBoundary.LOWER else max(low - 1, first)
+
+    def _time_near(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time at an offset; where that record is gone, of the next one that is there."""
+        while offset < queue.max_offset:
+            entry = queue.entry(offset)
+            if entry is not None and not entry.is_filler:
+                record = self._log.slice(entry.position, entry.size)
+                segment = self._log.segment_of(entry.position)
+                if record is not None and segment is not None and entry.size >= 91:
+                    return store_timestamp(segment.view, entry.position - segment.base)
+            offset += 1
+        return FAR_FUTURE_MS

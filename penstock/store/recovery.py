@@ -1,0 +1,362 @@
+"""Opening a directory: find the true end of the log and make queues and index agree with it.
+
+After a clean stop only the end of the log is read. After a crash everything newer than the checkpoint is:
+queue entries of that part are dropped and built again from the log. Reading checks every record.
+
+Where a record is not valid there are three cases:
+  1. nothing valid follows: the end of the log, maybe a torn last write. The log is cut here.
+  2. something valid follows, and the place was never known to be on disk: writes of a crash that reached the
+     disk out of order. Nobody was told they were flushed. The log is cut here too, and says what it dropped.
+  3. the place was on disk already: damage. It is reported with position and length, what lies before and after
+     it is kept, and its queue offsets are never given out again.
+
+Order of the final steps, so that a crash inside recovery changes nothing: cut and zero the tail, rewrite and
+sync what was never known to be on disk (a failed fsync may have left pages that are only in memory), then
+write queues and index, sync them, and only then move the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from penstock._hot.dispatch import Dispatcher
+from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
+from penstock._hot.reads import find_record, store_timestamp, walk
+from penstock._hot.records import check
+from penstock.store.checkpoint import Checkpoint
+from penstock.store.commit_log import CommitLog
+from penstock.store.dispatching import GAP_MAX, LogDispatch, RescanNeeded
+from penstock.store.findings import Finding, Findings
+from penstock.store.key_index import KeyIndex
+from penstock.store.queue_table import QueueTable
+from penstock.store.segment import Segment
+
+CHUNK = 8 << 20
+COPY = 1 << 20
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening the store did."""
+
+    clean: bool = True
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    bytes_dropped: int = 0
+    bytes_rewritten: int = 0
+    full_scan: bool = False
+    damage: list[Finding] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class Recovery:
+    """One use: `run` once, on parts that were loaded and not yet shared with anybody."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        dispatch: LogDispatch,
+        dispatcher: Dispatcher,
+        checkpoint: Checkpoint,
+        findings: Findings,
+        *,
+        clean: bool,
+        read_only: bool,
+        progress: Progress | None = None,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatch = dispatch
+        self._dispatcher = dispatcher
+        self._checkpoint = checkpoint
+        self._findings = findings
+        self._clean = clean
+        self._read_only = read_only
+        self._progress = progress or (lambda done, total: None)
+        self._report = RecoveryReport(clean=clean)
+        # A clean stop synced everything that the queues know of.
+        self._durable = max(checkpoint.durable_offset, queues.max_phy if clean else 0)
+        self._last_record = -1
+
+    def run(self) -> RecoveryReport:
+        """Find the end and bring everything in line with it."""
+        findings_before = self._findings.total
+        if not self._log.segments:
+            self._start_empty()
+        else:
+            end, lost_from = self._scan_all()
+            self._report.end = end
+            self._adopt(end, lost_from)
+        self._keep_offsets()
+        new = self._findings.total - findings_before
+        self._report.damage = [f for f in self._findings.all()[-new:] if new and f.is_damage]
+        return self._report
+
+    # -- where to begin --------------------------------------------------------------------------------------
+
+    def _start_empty(self) -> None:
+        """No log. If queues remember one, positions go on after it instead of meaning two things."""
+        known = max(self._queues.max_phy, self._durable, 0)
+        size = self._log.segment_size
+        self._log.first_base = -(-known // size) * size
+        if known:
+            self._findings.add(
+                Finding("damaged log", "queues point to a log that is gone; a new one begins after it", 0, known)
+            )
+        self._dispatch.offset = self._report.start = self._report.end = self._log.first_base
+
+    def _start(self) -> int:
+        """Log position to read from; a segment's first byte."""
+        bases = [segment.base for segment in self._log.segments if segment is not None]
+        if self._queues_are_short() or self._index.end_phy < self._queues.manifest.index_end:
+            self._report.full_scan = True
+            return bases[0]
+        if self._clean:
+            newest = max(self._queues.max_phy - 1, 0)
+            return max((base for base in bases if base <= newest), default=bases[0])
+        limit = self._checkpoint.min_timestamp if self._checkpoint.trusted else 0
+        for segment in reversed(self._log.segments):
+            if segment is None or segment.available < 91:
+                continue
+            if check(segment.view.source, 0, min(segment.available, CHUNK), segment.base) > 0:
+                first_time = store_timestamp(segment.view, 0)
+                if 0 < first_time <= limit:
+                    return segment.base
+        return bases[0]
+
+    def _queues_are_short(self) -> bool:
+        """Whether a queue ends before the place that the manifest remembers: its files were lost."""
+        short = False
+        for (topic, queue_id), end in self._queues.manifest.ends.items():
+            queue = self._queues.get(topic, queue_id)
+            have = queue.max_offset if queue else 0
+            if have < end:
+                short = True
+                self._findings.add(
+                    Finding("queue file lost", f"{topic}/{queue_id} ends at {have}, it had {end}; rebuilding")
+                )
+        return short
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _scan_all(self) -> tuple[int, int]:
+        start = self._start()
+        self._dispatch.rescan_on_gap = start > self._log.min_offset
+        try:
+            return self._scan(start)
+        except RescanNeeded:
+            self._report = RecoveryReport(clean=self._clean, full_scan=True)
+            self._dispatch.rescan_on_gap = False
+            return self._scan(self._log.min_offset)
+        finally:
+            self._dispatch.rescan_on_gap = False
+
+    def _scan(self, start: int) -> tuple[int, int]:
+        """Read from `start`; (end of the log, position from which a destroyed end is missing, or -1)."""
+        self._report.start = start
+        self._dispatcher.indexed_to = self._index.end_phy
+        if not self._clean or self._report.full_scan:
+            for queue in self._queues:
+                queue.cut(start)
+        self._dispatch.offset = position = start
+        total = len(self._log.segments) * self._log.segment_size - (start - self._log.first_base)
+        while True:
+            segment = self._log.segment_of(position)
+            if segment is None:
+                if position >= self._log.first_base + len(self._log.segments) * self._log.segment_size:
+                    return self._beyond_last(position)
+                position += self._log.segment_size
+                continue
+            local = position - segment.base
+            stop, why, count, last = walk(
+                segment.view, local, min(local + CHUNK, segment.available), segment.base, True
+            )
+            self._report.records += count
+            self._report.bytes_read += stop - local
+            self._last_record = segment.base + last if last >= 0 else self._last_record
+            position = segment.base + stop
+            self._dispatch_to(position)
+            self._progress(position - start, total)
+            if why == 0:
+                if stop >= segment.size:
+                    position = segment.base + segment.size
+                if stop < segment.available or segment.available == segment.size:
+                    continue
+                why = NOTHING  # a short file, read as far as it goes
+            if why == BLANK:
+                position = segment.base + segment.size
+                continue
+            following = self._after(segment, position, why)
+            if following is None or not self._was_durable(position, following):
+                return self._end_here(position, following)
+            self._report_damage(position, following, why)
+            if why == BAD_CHECKSUM:
+                # Its lengths are sound, so its queue entry is kept and reads of it say what is wrong.
+                self._dispatch_to(following)
+            position = following
+
+    def _dispatch_to(self, position: int) -> None:
+        self._dispatch.catch_up(position)
+        if self._dispatcher.key_count > 1 << 18:
+            self._absorb_keys()
+
+    def _absorb_keys(self) -> None:
+        if not self._read_only:
+            self._index.put(self._dispatcher.keys, self._dispatcher.key_count)
+        self._dispatcher.drop_keys()
+
+    def _after(self, segment: Segment, position: int, why: int) -> int | None:
+        """Position of the next valid record, in this segment or a later one."""
+        local = position - segment.base
+        if why == BAD_CHECKSUM:
+            size = int.from_bytes(segment.view.slice(local, local + 4), "big")
+            if position + size < self._durable or self._valid_at(segment, local + size):
+                return position + size
+        for low, high in segment.file.data_ranges(local + 1, segment.available):
+            # Only ranges that were ever written are searched: the rest of a segment may be a gigabyte of nothing.
+            found = find_record(segment.view, max(local + 1, low - 8), high, segment.base)
+            if found >= 0:
+                return segment.base + found
+        number = (segment.base - self._log.first_base) // self._log.segment_size
+        for later in self._log.segments[number + 1 :]:
+            if later is not None and any(True for _ in later.file.data_ranges(0, later.available)):
+                if self._valid_at(later, 0):
+                    return later.base
+                found = find_record(later.view, 0, later.available, later.base)
+                if found >= 0:
+                    return later.base + found
+        return None
+
+    def _valid_at(self, segment: Segment, local: int) -> bool:
+        if local + 8 > segment.available:
+            return False
+        end = min(segment.available, local + CHUNK)
+        found = check(segment.view.source, local, end, segment.base + local)
+        return found > 0 or found == BLANK
+
+    def _was_durable(self, position: int, following: int) -> bool:
+        """Whether the place was on disk before the stop, so that what is wrong with it is damage."""
+        if self._clean or position < self._durable:
+            return True
+        segment = self._log.segment_of(following)
+        if segment is None or not self._checkpoint.trusted or not self._checkpoint.physic_timestamp:
+            return False
+        local = following - segment.base
+        if local + 91 > segment.available:
+            return False
+        # Strictly: a record of the same millisecond may have come after the sync.
+        return 0 < store_timestamp(segment.view, local) < self._checkpoint.physic_timestamp
+
+    def _report_damage(self, position: int, following: int, why: int) -> None:
+        self._findings.add(
+            Finding("damaged record", f"{REASONS[why]}; what follows is kept", position, following - position)
+        )
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _end_here(self, position: int, following: int | None) -> tuple[int, int]:
+        if following is not None:
+            self._findings.add(
+                Finding(
+                    "unflushed records dropped",
+                    f"a hole at {position} was never flushed; records from {following} on were not either",
+                    position,
+                )
+            )
+        if following is None and position < self._durable:
+            self._findings.add(
+                Finding("damaged log", "the end of the log is gone", position, self._durable - position)
+            )
+            size = self._log.segment_size
+            return -(-self._durable // size) * size, position
+        return position, -1
+
+    def _beyond_last(self, position: int) -> tuple[int, int]:
+        """Every segment is full; the log goes on in a new one, after any that a lost file held."""
+        if self._durable <= position:
+            return position, -1
+        self._findings.add(
+            Finding("damaged log", "the last segments are gone", position, self._durable - position)
+        )
+        size = self._log.segment_size
+        return -(-self._durable // size) * size, -1
+
+    def _adopt(self, end: int, lost_from: int) -> None:
+        """Make `end` the end of everything."""
+        log = self._log
+        if self._read_only:
+            log.set_end(end)
+            self._dispatch.offset = max(self._dispatch.offset, end)
+        else:
+            self._cut_tail(end, lost_from)
+            log.set_end(end)
+            if not self._clean:
+                self._make_certain(end)
+        self._dispatch.offset = end
+        if self._last_record >= 0:
+            segment = log.segment_of(self._last_record)
+            if segment is not None:
+                log.last_timestamp = store_timestamp(segment.view, self._last_record - segment.base)
+        if self._queues.max_phy > end:
+            for queue in self._queues:
+                if queue.state.max_phy > end:
+                    queue.cut(end)
+        if self._index.end_phy >= end:
+            self._index.cut(end)
+        self._absorb_keys()
+
+    def _cut_tail(self, end: int, lost_from: int) -> None:
+        """Nothing stale may follow the end: it would pass for a record after the next crash (I11)."""
+        log = self._log
+        cut_at = lost_from if lost_from >= 0 else end
+        for segment in [s for s in log.segments if s is not None and s.base >= max(cut_at, 1) and s.base > end]:
+            self._report.bytes_dropped += sum(b - a for a, b in segment.file.data_ranges(0, segment.available))
+            log.remove_segment(segment)
+        segment = log.segment_of(cut_at)
+        if segment is None:
+            return
+        self._report.bytes_dropped += log.zero(cut_at, segment.base + segment.size)
+        room = segment.base + segment.size - lost_from
+        if lost_from >= 0 and room >= BLANK_SIZE:
+            blank = room.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+            segment.file.pwrite(blank, lost_from - segment.base)
+            segment.file.sync()
+
+    def _make_certain(self, end: int) -> None:
+        """Rewrite and sync what no sync is known to have covered, so that recovered means on disk."""
+        log = self._log
+        uncertain = max(self._report.start, min(self._checkpoint.durable_offset, end))
+        if not self._checkpoint.sealed:
+            uncertain = max(self._report.start, end - end % log.segment_size)
+        for segment in log.segments:
+            if segment is None or segment.base + segment.size <= self._report.start or segment.base >= end:
+                continue
+            low = max(uncertain - segment.base, 0)
+            high = min(end - segment.base, segment.size)
+            for at in range(low, high, COPY):
+                part = segment.file.pread(min(COPY, high - at), at)
+                segment.file.pwrite(part, at)
+                self._report.bytes_rewritten += len(part)
+            segment.file.sync()
+
+    def _keep_offsets(self) -> None:
+        """No queue starts below the offset it had, and every queue knows its oldest readable offset."""
+        for (topic, queue_id), end in self._queues.manifest.ends.items():
+            queue = self._queues.get_or_create(topic, queue_id)
+            missing = end - queue.max_offset
+            if missing > GAP_MAX or (missing > 0 and queue.max_offset == 0):
+                queue.start_at(end)
+            elif missing > 0:
+                queue.fill(missing)
+        for queue in self._queues:
+            queue.correct_min(self._log.min_offset)
+            queue.state.next_offset = queue.max_offset

@@ -1,0 +1,74 @@
+"""One file of the commit log: written by position, read through a map.
+
+A segment's bytes exist in full from the moment it has its name: it is made and preallocated elsewhere in the
+directory and moved into place, so that a crash never leaves a short file that a Java broker would refuse.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock._hot.mapped import MappedBytes
+from penstock.runtime import Disk, File
+from penstock.store.layout import StorePaths, position_name
+
+
+class Segment:
+    """`position` is where the next byte goes, `flushed` up to where the disk has it; both within the file."""
+
+    def __init__(self, base: int, size: int, file: File, view: MappedBytes, available: int) -> None:
+        self.base = base
+        self.size = size
+        self.file = file
+        self.view = view
+        # Bytes that the file really has; less than `size` only for a damaged file opened read-only.
+        self.available = available
+        self.position = 0
+        self.flushed = 0
+
+    @property
+    def end(self) -> int:
+        """Log position of the next byte."""
+        return self.base + self.position
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @staticmethod
+    def open(disk: Disk, path: Path, base: int, size: int, *, read_only: bool) -> Segment:
+        """Open an existing file; a short one is filled up with zeros, or read as far as it goes."""
+        file = disk.open(path, write=not read_only)
+        available = file.size()
+        if available < size and not read_only:
+            file.truncate(size)
+            file.sync()
+            available = size
+        available = min(available, size)
+        source = file.map(available) if available else b"\0"
+        return Segment(base, size, file, MappedBytes(source), available)
+
+    @staticmethod
+    def create(disk: Disk, paths: StorePaths, base: int, size: int) -> Segment:
+        """Make the file that begins at `base`. Order: allocate, sync, move into place, sync the directory."""
+        name = position_name(base)
+        disk.make_dirs(paths.prepare)
+        disk.make_dirs(paths.commit_log)
+        temporary = paths.prepare / name
+        file = disk.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.allocate(size)
+            file.sync()
+        except OSError:
+            file.close()
+            disk.remove(temporary)
+            raise
+        file.close()
+        disk.rename(temporary, paths.commit_log / name)
+        disk.sync_dir(paths.commit_log)
+        return Segment.open(disk, paths.commit_log / name, base, size, read_only=False)
+
+    def close(self) -> None:
+        self.view.release()
+        self.file.close()

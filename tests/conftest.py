@@ -1,0 +1,150 @@
+"""What every test gets: the expected form of the hot modules, no leaks, and a hypothesis profile.
+
+Environment:
+    PENSTOCK_EXPECT        compiled | pure: the form that must be loaded, or nothing runs at all.
+                           Default: pure if PENSTOCK_PURE=1, else compiled.
+    PENSTOCK_HYPOTHESIS    ci (default: the same moderate number of examples each time) | thorough
+    PENSTOCK_CRASH_ROUNDS  rounds of the crash tests (default 100)
+"""
+
+import gc
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+PURE_ASKED = os.environ.get("PENSTOCK_PURE") == "1"
+EXPECTED_FORM = os.environ.get("PENSTOCK_EXPECT") or ("pure" if PURE_ASKED else "compiled")
+LEAK_GRACE_S = 2.0
+DESCRIPTORS = Path("/proc/self/fd")
+
+hypothesis.settings.register_profile(
+    "ci",
+    derandomize=True,
+    max_examples=100,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile("thorough", max_examples=5_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("PENSTOCK_HYPOTHESIS") or "ci")
+
+
+def loaded_form() -> str:
+    try:
+        import penstock._hot
+    except ImportError as error:
+        pytest.exit(f"The hot modules cannot be imported: {error}. Run: make setup", returncode=3)
+    return penstock._hot.form()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A suite that silently ran the other form would prove nothing, so the run ends before its first test."""
+    if EXPECTED_FORM not in ("compiled", "pure"):
+        pytest.exit(f"PENSTOCK_EXPECT is 'compiled' or 'pure', not {EXPECTED_FORM!r}", returncode=3)
+    form = loaded_form()
+    if form != EXPECTED_FORM:
+        if EXPECTED_FORM == "pure":
+            advice = "Set PENSTOCK_PURE=1 as well."
+        elif PURE_ASKED:
+            advice = "PENSTOCK_PURE=1 is set: unset it."
+        else:
+            advice = "Compile them with: make setup (it says what is missing)."
+        pytest.exit(
+            f"The hot modules are loaded in their {form} form, expected was {EXPECTED_FORM}. {advice}\n"
+            "To run the uncompiled form on purpose: make test-pure",
+            returncode=3,
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return (
+        f"penstock: hot modules {loaded_form()}, {platform.python_implementation()} "
+        f"{platform.python_version()}, {platform.platform()}, hypothesis profile "
+        f"{os.environ.get('PENSTOCK_HYPOTHESIS') or 'ci'}"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Interop tests that were skipped (no Java, Maven repository out of reach) must not look like a pass."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        if report.nodeid.startswith("tests/interop/") and isinstance(report.longrepr, tuple):
+            reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+            reasons[reason] = reasons.get(reason, 0) + 1
+    if reasons:
+        terminalreporter.section("INTEROP TESTS DID NOT RUN", sep="!", red=True, bold=True)
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"!!  {count} skipped: {reason}", red=True)
+        terminalreporter.write_line("!" * 80, red=True)
+
+
+def open_descriptors() -> dict[int, str]:
+    """Descriptors of this process with what they lead to. Empty where there is no /proc."""
+    found: dict[int, str] = {}
+    if not DESCRIPTORS.is_dir():
+        return found
+    for name in os.listdir(DESCRIPTORS):
+        try:
+            found[int(name)] = os.readlink(DESCRIPTORS / name)
+        except FileNotFoundError:
+            continue  # The descriptor of this very listing.
+    return found
+
+
+def open_resources() -> tuple[set[threading.Thread], set[tuple[int, str]]]:
+    return set(threading.enumerate()), set(open_descriptors().items())
+
+
+def new_since(before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> list[str]:
+    threads, descriptors = (now - then for now, then in zip(open_resources(), before, strict=True))
+    return [
+        *(f"thread {thread.name!r}" for thread in threads if thread.is_alive()),
+        *(f"descriptor {number} -> {target}" for number, target in sorted(descriptors)),
+    ]
+
+
+def fail_on_leaks(where: str, before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> None:
+    """Whatever ends by itself within the grace is no leak; garbage is collected before it is judged."""
+    deadline = time.monotonic() + LEAK_GRACE_S
+    while leaked := new_since(before):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{where} left behind: {'; '.join(leaked)}. Close what it opens.", pytrace=False)
+        gc.collect()
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_leaks_from_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the fixtures of a module open, they close. Wraps them, because it is set up before them."""
+    before = open_resources()
+    yield
+    if not request.node.get_closest_marker("leak_exempt"):
+        fail_on_leaks(f"the module {request.node.name}", before)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks_from_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = open_resources()
+    yield
+    if not request.node.get_closest_marker("leak_exempt"):
+        fail_on_leaks("the test", before)
+
+
+@pytest.fixture(scope="session")
+def crash_rounds() -> int:
+    """How many times a crash test kills its writer: 100 in CI, more with `make crash ROUNDS=n`."""
+    return int(os.environ.get("PENSTOCK_CRASH_ROUNDS") or 100)
+
+
+@pytest.fixture
+def hot_form() -> str:
+    """The form under test, for the few tests that differ."""
+    return sys.modules["penstock._hot"].form()
