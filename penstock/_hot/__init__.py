@@ -39,7 +39,7 @@ if os.environ.get("PENSTOCK_PURE") == "1":
 
 
 def form() -> str:
-    """"compiled" when every hot module is a shared object, "pure" when every one is source, else "mixed"."""
+    """ "compiled" when every hot module is a shared object, "pure" when every one is source, else "mixed"."""
     compiled = 0
     for leaf in MODULES:
         module = importlib.import_module(f"{__name__}.{leaf}")

@@ -50,8 +50,8 @@ class Dispatcher:
     """Queues by identity, keys on their way to the index, and how far the last run came."""
 
     def __init__(self, delays_ms: Sequence[int], index_keys: bool) -> None:
-        self.queues = {}
-        self.cache = [None] * 256
+        self.queues: dict[tuple[bytes, int], QueueState] = {}
+        self.cache: list[QueueState | None] = [None] * 256
         self.delays_ms = list(delays_ms)
         self.index_keys = index_keys
         self.touched = []
@@ -111,7 +111,7 @@ class Dispatcher:
         queue_offset: cython.longlong
         timestamp: cython.longlong
         topic_size: cython.Py_ssize_t
-        queue: QueueState
+        queue: QueueState | None
         while pos < end:
             phy = base + pos
             size = check_record(p, pos, end, phy, False)
@@ -166,11 +166,11 @@ class Dispatcher:
         topic_at: cython.Py_ssize_t,
         topic_size: cython.Py_ssize_t,
         queue_id: cython.int,
-    ) -> QueueState:
+    ) -> QueueState | None:
         """The queue of a record; a small cache saves making the dictionary key for every record."""
         slot: cython.Py_ssize_t = (queue_id * 31 + topic_size) & 0xFF
         topic: cython.p_uchar
-        queue: QueueState
+        queue: QueueState | None
         if topic_size:
             slot = (slot ^ get_u8(p, topic_at) ^ get_u8(p, topic_at + topic_size - 1) * 5) & 0xFF
         queue = self.cache[slot]

@@ -76,7 +76,9 @@ class SlotTable:
             raise IndexError("keys outside the buffer")
         for i in range(taken):
             at = (first + i) * ENTRY_SIZE
-            self._put(target, i * ENTRY_SIZE, get_i32(source, at), get_i64(source, at + 4), get_i64(source, at + 12))
+            self._put(
+                target, i * ENTRY_SIZE, get_i32(source, at), get_i64(source, at + 4), get_i64(source, at + 12)
+            )
         return out
 
     @cython.cfunc

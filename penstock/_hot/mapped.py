@@ -13,10 +13,7 @@ try:
 except ImportError:
     from penstock._hot import shadow as cython  # type: ignore[no-redef]
 
-if not cython.compiled:
-    _NOTHING = memoryview(b"\0")
-else:
-    _NOTHING = b"\0"
+_NOTHING = b"\0"
 
 
 @cython.cclass

@@ -64,7 +64,9 @@ class QueueState:
 
     def tail_bytes(self, first: int, last: int) -> bytes:
         """Copy of the entries with offsets [first, last), all of them in the tail."""
-        return bytes(self.tail[(first - self.tail_first) * ENTRY_SIZE : (last - self.tail_first) * ENTRY_SIZE])
+        return bytes(
+            self.tail[(first - self.tail_first) * ENTRY_SIZE : (last - self.tail_first) * ENTRY_SIZE]
+        )
 
     def drop_tail(self, count: int) -> None:
         """Forget the oldest `count` entries: they are in the file now."""

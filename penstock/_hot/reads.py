@@ -142,9 +142,7 @@ def gather(
     return out, damaged, missing
 
 
-def walk(
-    data: MappedBytes, start: int, end: int, base: int, verify: bool
-) -> tuple[int, int, int, int]:
+def walk(data: MappedBytes, start: int, end: int, base: int, verify: bool) -> tuple[int, int, int, int]:
     """Step from record to record while they are valid, without the interpreter lock.
 
     Returns (position where it stopped, why, records passed, position of the last record or -1); why is 0 at

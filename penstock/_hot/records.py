@@ -191,7 +191,13 @@ class RecordBuilder:
                 return -1
             size = get_i32(p, pos)
             body_size = get_i32(p, pos + 16)
-            if size < 22 or size > end - pos or body_size < 0 or body_size > size - 22 or body_size > self.max_body:
+            if (
+                size < 22
+                or size > end - pos
+                or body_size < 0
+                or body_size > size - 22
+                or body_size > self.max_body
+            ):
                 return -1
             properties_size = get_i16(p, pos + 20 + body_size)
             if properties_size < 0 or size != 22 + body_size + properties_size:

@@ -1,7 +1,7 @@
 """Addresses inside records and message ids.
 
-    host     4 or 16 address bytes, then the port as i32
-    id       upper-case hex of: store host, physical offset i64       (32 or 56 characters)
+host     4 or 16 address bytes, then the port as i32
+id       upper-case hex of: store host, physical offset i64       (32 or 56 characters)
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class HostAddress:
         try:
             packed = ipaddress.ip_address(self.ip).packed
         except ValueError as error:
-            raise CodecError(f"not an IP address: {self.ip!r}", "use a numeric IPv4 or IPv6 address") from error
+            raise CodecError(
+                f"not an IP address: {self.ip!r}", "use a numeric IPv4 or IPv6 address"
+            ) from error
         if not 0 <= self.port <= 65535:
             raise CodecError(f"port {self.port} is outside 0..65535")
         return packed + struct.pack(">i", self.port)

@@ -14,7 +14,11 @@ class PeriodicThread:
     """Owns one daemon thread; `start` and `stop` are called by the owner, once each."""
 
     def __init__(
-        self, name: str, interval_ms: int, tick: Callable[[], object], on_error: Callable[[BaseException], None]
+        self,
+        name: str,
+        interval_ms: int,
+        tick: Callable[[], object],
+        on_error: Callable[[BaseException], None],
     ) -> None:
         self._interval_s = interval_ms / 1000
         self._tick = tick
@@ -39,7 +43,7 @@ class PeriodicThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping:
+        while True:
             self._wake.wait(self._interval_s)
             self._wake.clear()
             if self._stopping:

@@ -100,7 +100,9 @@ class LogAudit:
         if position not in self._reported:
             self._reported.add(position)
             self._findings.add(Finding("damaged record", REASONS[why], position, following - at))
-        self.position = segment.base + following if following < segment.available else segment.base + segment.size
+        self.position = (
+            segment.base + following if following < segment.available else segment.base + segment.size
+        )
 
     def _compare(self, segment: Segment, start: int, stop: int) -> None:
         """Dispatch records again and compare what comes out with the queues."""

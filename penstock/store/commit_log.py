@@ -80,7 +80,9 @@ class CommitLog:
         for name in disk.list(folder):
             position = parse_position(name)
             if position is None or disk.is_dir(folder / name):
-                self._findings.add(Finding("stray file", "not a segment, left alone", path=str(folder / name)))
+                self._findings.add(
+                    Finding("stray file", "not a segment, left alone", path=str(folder / name))
+                )
             elif position % self.segment_size:
                 raise self._wrong_size(name, disk.size(folder / name))
             else:
@@ -259,7 +261,9 @@ class CommitLog:
             used = self._builder.used
             base = segment.end
             # After its blank header a full segment's remaining bytes are not written but count as written.
-            self._write(segment, self._builder.content(), segment.size - segment.position if following else used)
+            self._write(
+                segment, self._builder.content(), segment.size - segment.position if following else used
+            )
             self.on_written(self._builder.buffer, used, base)
         if following is not None:
             self._active = following
@@ -331,7 +335,9 @@ class CommitLog:
             return 0
         cleared = 0
         try:
-            for low, high in segment.file.data_ranges(start - segment.base, min(end - segment.base, segment.size)):
+            for low, high in segment.file.data_ranges(
+                start - segment.base, min(end - segment.base, segment.size)
+            ):
                 for at in range(low, high, len(_ZEROS)):
                     size = min(len(_ZEROS), high - at)
                     if not is_zero(segment.view, at, at + size):
@@ -364,8 +370,8 @@ class CommitLog:
         if remove_unused and self._active is not None:
             for segment in [s for s in self.segments if s is not None and s.base > self._active.base]:
                 self.remove_segment(segment)
-        for segment in self.segments:
-            if segment is not None:
-                segment.close()
+        for present in self.segments:
+            if present is not None:
+                present.close()
         self.segments, self.views = [], []
         self._active = None

@@ -131,7 +131,9 @@ class ConsumeQueue:
                 if not self._read_only:
                     self._disk.remove(self._folder / name)
                 continue
-            self._files.append(self._open(first, self._disk.open(self._folder / name, write=not self._read_only)))
+            self._files.append(
+                self._open(first, self._disk.open(self._folder / name, write=not self._read_only))
+            )
         if self._files:
             self.min_offset = self._files[0].first
         self._find_end()
@@ -207,7 +209,9 @@ class ConsumeQueue:
             low = max(start, queue_file.first)
             high = min(end, queue_file.first + self._per_file)
             if low < high:
-                queue_file.file.pwrite(bytes((high - low) * ENTRY_SIZE), (low - queue_file.first) * ENTRY_SIZE)
+                queue_file.file.pwrite(
+                    bytes((high - low) * ENTRY_SIZE), (low - queue_file.first) * ENTRY_SIZE
+                )
                 queue_file.dirty = True
 
     def _first_at_or_after(self, position: int) -> int:

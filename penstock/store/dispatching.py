@@ -23,14 +23,16 @@ from penstock.store.segment import Segment
 GAP_MAX = 1_000_000
 
 
-class RescanNeeded(Exception):  # noqa: N818 - a signal inside recovery, not an error
+class RescanNeeded(Exception):
     """A queue's older entries are missing although the log may still have them."""
 
 
 class LogDispatch:
     """`offset` is the log position up to which records are visible."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: Dispatcher, findings: Findings) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, dispatcher: Dispatcher, findings: Findings
+    ) -> None:
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
@@ -41,7 +43,10 @@ class LogDispatch:
 
     def written(self, buffer: bytearray, used: int, base: int) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting."""
-        if base == self.offset and self._dispatcher.run_buffer(buffer, 0, used, base) in (DONE, END_OF_SEGMENT):
+        if base == self.offset and self._dispatcher.run_buffer(buffer, 0, used, base) in (
+            DONE,
+            END_OF_SEGMENT,
+        ):
             segment = self._log.segment_of(base)
             at_end = self._dispatcher.position < used  # stopped at the blank record
             self.offset = segment.base + segment.size if at_end and segment else base + used
@@ -62,7 +67,7 @@ class LogDispatch:
             self.offset = segment.base + self._dispatcher.position
             if status == END_OF_SEGMENT:
                 self.offset = segment.base + segment.size
-            elif status == NEW_QUEUE or status == GAP:
+            elif status in (NEW_QUEUE, GAP):
                 self._answer(segment, status)
             elif status == DAMAGED or self._dispatcher.position < end:
                 self._skip_damage(segment, end)
@@ -85,7 +90,9 @@ class LogDispatch:
         if queue.max_offset == 0 and not queue.has_files:
             queue.start_at(record.queue_offset)
         elif missing > GAP_MAX:
-            self._skip_record(record, f"its queue offset {record.queue_offset} is {missing} ahead of its queue")
+            self._skip_record(
+                record, f"its queue offset {record.queue_offset} is {missing} ahead of its queue"
+            )
         else:
             self._findings.add(
                 Finding(

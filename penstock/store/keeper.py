@@ -129,7 +129,9 @@ class Keeper:
         self.checkpoint.confirm_offset = flushed
         if flushed >= log_end:
             self.checkpoint.physic_timestamp = log_time
-        self.checkpoint.index_timestamp = max(self.checkpoint.index_timestamp, self._store.index.full_timestamp)
+        self.checkpoint.index_timestamp = max(
+            self.checkpoint.index_timestamp, self._store.index.full_timestamp
+        )
         self._store.checkpoint_file.save(self.checkpoint)
 
     def _prepare(self) -> None:
@@ -208,5 +210,3 @@ class Keeper:
         for queue in self._store.queues:
             queue.delete_before(log_min)
         self._store.index.delete_before(log_min)
-
-

@@ -51,7 +51,12 @@ class IndexHeader:
 
     def encode(self) -> bytes:
         return _HEADER.pack(
-            self.begin_timestamp, self.end_timestamp, self.begin_phy, self.end_phy, self.used_slots, self.next_entry
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_phy,
+            self.end_phy,
+            self.used_slots,
+            self.next_entry,
         )
 
 
@@ -149,7 +154,13 @@ class KeyIndex:
     """All index files, oldest first."""
 
     def __init__(
-        self, runtime: Runtime, paths: StorePaths, options: StoreOptions, findings: Findings, *, read_only: bool
+        self,
+        runtime: Runtime,
+        paths: StorePaths,
+        options: StoreOptions,
+        findings: Findings,
+        *,
+        read_only: bool,
     ) -> None:
         self._runtime = runtime
         self._folder = paths.index
@@ -191,7 +202,9 @@ class KeyIndex:
     def _open(self, path: Path) -> IndexFile:
         file = self._runtime.disk.open(path, write=not self._read_only)
         header = IndexHeader.decode(file.pread(INDEX_HEADER_SIZE, 0))
-        return IndexFile(file, header, MappedBytes(file.map(self._options.index_file_size_bytes)), self._options)
+        return IndexFile(
+            file, header, MappedBytes(file.map(self._options.index_file_size_bytes)), self._options
+        )
 
     @property
     def end_phy(self) -> int:
@@ -294,7 +307,11 @@ class KeyIndex:
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: files that reach beyond it are dropped and built again."""
-        while self._files and self._files[-1].header.next_entry > 1 and self._files[-1].header.end_phy >= position:
+        while (
+            self._files
+            and self._files[-1].header.next_entry > 1
+            and self._files[-1].header.end_phy >= position
+        ):
             index_file = self._files.pop()
             path = index_file.path
             index_file.close()
@@ -304,4 +321,3 @@ class KeyIndex:
         for index_file in self._files:
             index_file.close()
         self._files = []
-

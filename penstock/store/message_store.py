@@ -113,7 +113,11 @@ class MessageStore:
         called, which is how tests and simulations run it.
         """
         store = cls(
-            Path(path), options or StoreOptions(), runtime or Runtime.system(), store_host, read_only=read_only
+            Path(path),
+            options or StoreOptions(),
+            runtime or Runtime.system(),
+            store_host,
+            read_only=read_only,
         )
         try:
             store._open(background, progress)
@@ -128,7 +132,9 @@ class MessageStore:
             disk.make_dirs(self.path)
             self._take_lock()
         elif not disk.is_dir(self.paths.commit_log):
-            raise StoreFormatError(f"{self.path} is not a store", "name a directory that has a commitlog folder")
+            raise StoreFormatError(
+                f"{self.path} is not a store", "name a directory that has a commitlog folder"
+            )
         clean = not disk.exists(self.paths.abort)
         checkpoint = self.checkpoint_file.load()
         if not self._read_only:
@@ -290,7 +296,8 @@ class MessageStore:
         reached, status = self.append_group([request], durability=durability)
         if request.size < 0:
             raise MessageTooLargeError(
-                f"the record fits no segment of {self.options.segment_size_bytes} bytes", "use larger segments"
+                f"the record fits no segment of {self.options.segment_size_bytes} bytes",
+                "use larger segments",
             )
         return self.result(request, reached, status)
 
@@ -421,7 +428,9 @@ class MessageStore:
         if self._failure is not None:
             raise self._failure
         if self.keeper.disk_refusal is not None:
-            raise DiskFullError(self.keeper.disk_refusal, "free space or let retention delete; then send again")
+            raise DiskFullError(
+                self.keeper.disk_refusal, "free space or let retention delete; then send again"
+            )
 
     @property
     def is_writable(self) -> bool:
@@ -513,5 +522,3 @@ class MessageStore:
 
 def _are_codes(tags: Iterable[str] | frozenset[int]) -> bool:
     return isinstance(tags, frozenset) and all(isinstance(tag, int) for tag in tags)
-
-

@@ -135,7 +135,9 @@ class QueueTable:
     def sync(self, least_pages: int) -> None:
         """Sync the files of queues that have enough to sync; 0 syncs all."""
         for queue in self:
-            if queue.unsynced_entries * 20 >= least_pages * PAGE and (queue.unsynced_entries or not least_pages):
+            if queue.unsynced_entries * 20 >= least_pages * PAGE and (
+                queue.unsynced_entries or not least_pages
+            ):
                 queue.sync()
 
     def save_manifest(self, index_end: int) -> None:

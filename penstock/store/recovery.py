@@ -110,7 +110,9 @@ class Recovery:
         self._log.first_base = -(-known // size) * size
         if known:
             self._findings.add(
-                Finding("damaged log", "queues point to a log that is gone; a new one begins after it", 0, known)
+                Finding(
+                    "damaged log", "queues point to a log that is gone; a new one begins after it", 0, known
+                )
             )
         self._dispatch.offset = self._report.start = self._report.end = self._log.first_base
 
@@ -318,18 +320,22 @@ class Recovery:
         """Nothing stale may follow the end: it would pass for a record after the next crash (I11)."""
         log = self._log
         cut_at = lost_from if lost_from >= 0 else end
-        for segment in [s for s in log.segments if s is not None and s.base >= max(cut_at, 1) and s.base > end]:
-            self._report.bytes_dropped += sum(b - a for a, b in segment.file.data_ranges(0, segment.available))
+        for segment in [
+            s for s in log.segments if s is not None and s.base >= max(cut_at, 1) and s.base > end
+        ]:
+            self._report.bytes_dropped += sum(
+                b - a for a, b in segment.file.data_ranges(0, segment.available)
+            )
             log.remove_segment(segment)
-        segment = log.segment_of(cut_at)
-        if segment is None:
+        last = log.segment_of(cut_at)
+        if last is None:
             return
-        self._report.bytes_dropped += log.zero(cut_at, segment.base + segment.size)
-        room = segment.base + segment.size - lost_from
+        self._report.bytes_dropped += log.zero(cut_at, last.base + last.size)
+        room = last.base + last.size - lost_from
         if lost_from >= 0 and room >= BLANK_SIZE:
             blank = room.to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-            segment.file.pwrite(blank, lost_from - segment.base)
-            segment.file.sync()
+            last.file.pwrite(blank, lost_from - last.base)
+            last.file.sync()
 
     def _make_certain(self, end: int) -> None:
         """Rewrite and sync what no sync is known to have covered, so that recovered means on disk."""
