@@ -47,10 +47,11 @@ class EntrySelection:
         """Look at `count` entries of a queue file from byte `start` on."""
         if start < 0 or start + count * ENTRY_SIZE > data.size:
             raise IndexError("entries outside the map")
+        at: cython.Py_ssize_t = start
         if cython.compiled:
-            self._scan(data.base + start, count, first)
+            self._scan(data.base + at, count, first)
         else:
-            self._scan(data.base[start:], count, first)
+            self._scan(data.base[at:], count, first)
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)

@@ -129,7 +129,7 @@ class MessageStore:
     def _open(self, background: bool, progress: Progress | None) -> None:
         disk = self._runtime.disk
         if not self._read_only:
-            disk.make_dirs(self.path)
+            disk.make_dirs(self.paths.commit_log)
             self._take_lock()
         elif not disk.is_dir(self.paths.commit_log):
             raise StoreFormatError(

@@ -14,6 +14,8 @@ final class Options {
     boolean sync;
     boolean halt;
     boolean load;
+    private boolean seal;
+    private boolean checkSeals;
 
     static Options parse(String[] args) {
         Options options = new Options();
@@ -27,6 +29,12 @@ final class Options {
                     break;
                 case "--load":
                     options.load = true;
+                    break;
+                case "--seal":
+                    options.seal = true;
+                    break;
+                case "--check-seals":
+                    options.checkSeals = true;
                     break;
                 case "--segment-bytes":
                 case "--queue-entries":
@@ -58,6 +66,12 @@ final class Options {
         config.setDeleteWhen("25"); // An hour that never comes.
         config.setHaListenPort(0);
         config.setFlushDiskType(sync ? FlushDiskType.SYNC_FLUSH : FlushDiskType.ASYNC_FLUSH);
+        if (seal) {
+            Release.sealRecords(config);
+        }
+        if (checkSeals) {
+            Release.checkSeals(config);
+        }
         if (sizes.containsKey("--segment-bytes")) {
             config.setMappedFileSizeCommitLog(sizes.get("--segment-bytes"));
         }

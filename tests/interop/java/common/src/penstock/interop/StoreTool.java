@@ -10,30 +10,22 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.RandomAccessFile;
-import java.nio.ByteBuffer;
 import java.nio.channels.FileLock;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.TreeMap;
-import java.util.TreeSet;
-import org.apache.rocketmq.common.message.MessageDecoder;
-import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.store.AppendMessageResult;
 import org.apache.rocketmq.store.DefaultMessageStore;
-import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
-import org.apache.rocketmq.store.QueryMessageResult;
-import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /**
  * Drives Apache RocketMQ's own DefaultMessageStore on a directory and answers in JSON lines on standard output.
  *
  * <p>The rule: whatever is printed came out of RocketMQ's classes, never out of code of ours that reads the files.
- * Commands: write, read, query, locktest, holdlock; see java_store.py for their meaning. Exit codes: 0 done, 1 failed,
+ * Commands: write, read, locktest, holdlock, config; see java_store for their meaning. Exit codes: 0 done, 1 failed,
  * 3 load() refused the directory, 4 another process holds the lock, 5 a clean stop was refused, 9 halted on purpose.
  */
 public final class StoreTool {
@@ -42,7 +34,6 @@ public final class StoreTool {
     private static final int UNCLEAN = 5;
     private static final int HALTED = 9;
     private static final long DISPATCH_WAIT_MS = 60_000;
-    private static final int QUERY_MAX = 64;
 
     private final PrintStream answers;
     private final Options options;
@@ -78,12 +69,12 @@ public final class StoreTool {
                 return write(options.words.get(2));
             case "read":
                 return read();
-            case "query":
-                return query(options.words.get(2), options.words.get(3));
             case "locktest":
                 return lockTest();
             case "holdlock":
                 return holdLock(Long.parseLong(options.words.get(2)));
+            case "config":
+                return rewriteConfig(options.words.get(2));
             default:
                 throw new IllegalArgumentException("unknown command " + command);
         }
@@ -108,65 +99,20 @@ public final class StoreTool {
     }
 
     private int read() throws Exception {
+        List<String> questions = options.words.size() < 3
+            ? List.of()
+            : Files.readAllLines(Paths.get(options.words.get(2)), StandardCharsets.UTF_8);
         DefaultMessageStore store = Release.open(options.storeConfig(directory));
         int refusal = loadAndStart(store);
         if (refusal != 0) {
             return refusal;
         }
-        for (Map.Entry<String, TreeSet<Integer>> topic : queuesOnDisk().entrySet()) {
-            for (int queueId : topic.getValue()) {
-                readQueue(store, topic.getKey(), queueId);
-            }
+        StoreReading reading = new StoreReading(store, directory, this::answer);
+        reading.readQueues();
+        for (String question : questions) {
+            reading.ask(JSON.parseObject(question));
         }
         answerOffsets(store);
-        return stop(store);
-    }
-
-    /** One message per call, so that the logical offset of each answer is known from the question. */
-    private void readQueue(DefaultMessageStore store, String topic, int queueId) throws Exception {
-        long min = store.getMinOffsetInQueue(topic, queueId);
-        long max = store.getMaxOffsetInQueue(topic, queueId);
-        JSONObject range = new JSONObject(true);
-        range.put("topic", topic);
-        range.put("queueId", queueId);
-        range.put("minOffset", min);
-        range.put("maxOffset", max);
-        answer("queue", range);
-        for (long offset = min; offset < max; offset++) {
-            GetMessageResult got = store.getMessage("penstock-interop", topic, queueId, offset, 1, null);
-            try {
-                List<SelectMappedBufferResult> found = got.getMessageMapedList();
-                MessageExt message = found.isEmpty() ? null : decode(found.get(0));
-                QueueUnit unit = Release.unit(store, topic, queueId, offset);
-                if (message == null || unit == null) {
-                    String undecodable = unit == null ? "NO_QUEUE_ENTRY" : "UNDECODABLE";
-                    answer("gap", gap(topic, queueId, offset, found.isEmpty() ? got.getStatus().name() : undecodable));
-                    continue;
-                }
-                JSONObject line = MessageJson.describe(message);
-                line.put("logicalOffset", offset);
-                line.put("unitPhysicalOffset", unit.physicalOffset);
-                line.put("unitSize", unit.size);
-                line.put("tagsCode", unit.tagsCode);
-                answer("message", line);
-            } finally {
-                got.release();
-            }
-        }
-    }
-
-    private int query(String topic, String key) throws Exception {
-        DefaultMessageStore store = Release.open(options.storeConfig(directory));
-        int refusal = loadAndStart(store);
-        if (refusal != 0) {
-            return refusal;
-        }
-        QueryMessageResult hits = store.queryMessage(topic, key, QUERY_MAX, 0, Long.MAX_VALUE);
-        for (ByteBuffer record : hits.getMessageBufferList()) {
-            MessageExt message = MessageDecoder.decode(record, true, false);
-            answer("hit", MessageJson.describe(message));
-        }
-        hits.release();
         return stop(store);
     }
 
@@ -212,6 +158,16 @@ public final class StoreTool {
         untilClosed.start();
         untilClosed.join(seconds * 1000);
         return options.halt ? HALTED : stop(store);
+    }
+
+    /** Each config file of the directory, read and written again by the class that RocketMQ keeps its content in. */
+    private int rewriteConfig(String target) throws Exception {
+        for (Map.Entry<String, Class<? extends RemotingSerializable>> file : Release.configClasses().entrySet()) {
+            String text = Files.readString(Paths.get(directory, file.getKey()));
+            RemotingSerializable content = RemotingSerializable.fromJson(text, file.getValue());
+            Files.writeString(Paths.get(target, file.getKey()), content.toJson(true));
+        }
+        return 0;
     }
 
     private static void drainInput() {
@@ -286,33 +242,6 @@ public final class StoreTool {
         }
     }
 
-    private TreeMap<String, TreeSet<Integer>> queuesOnDisk() {
-        TreeMap<String, TreeSet<Integer>> queues = new TreeMap<>();
-        for (File topic : children(new File(directory, "consumequeue"))) {
-            TreeSet<Integer> ids = new TreeSet<>();
-            for (File queue : children(topic)) {
-                if (queue.getName().matches("[0-9]+")) {
-                    ids.add(Integer.parseInt(queue.getName()));
-                }
-            }
-            queues.put(topic.getName(), ids);
-        }
-        return queues;
-    }
-
-    private static List<File> children(File parent) {
-        List<File> directories = new ArrayList<>();
-        File[] found = parent.listFiles(File::isDirectory);
-        if (found != null) {
-            directories.addAll(List.of(found));
-        }
-        return directories;
-    }
-
-    private static MessageExt decode(SelectMappedBufferResult record) {
-        return MessageDecoder.decode(record.getByteBuffer(), true, false);
-    }
-
     private static JSONObject putResult(PutMessageResult result) {
         JSONObject line = new JSONObject(true);
         line.put("status", result.getPutMessageStatus().name());
@@ -325,15 +254,6 @@ public final class StoreTool {
             line.put("msgNum", appended.getMsgNum());
             line.put("storeTimestamp", appended.getStoreTimestamp());
         }
-        return line;
-    }
-
-    private static JSONObject gap(String topic, int queueId, long offset, String status) {
-        JSONObject line = new JSONObject(true);
-        line.put("topic", topic);
-        line.put("queueId", queueId);
-        line.put("logicalOffset", offset);
-        line.put("status", status);
         return line;
     }
 

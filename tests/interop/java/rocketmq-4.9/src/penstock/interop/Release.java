@@ -2,18 +2,24 @@ package penstock.interop;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.Map;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.protocol.body.ConsumerOffsetSerializeWrapper;
+import org.apache.rocketmq.common.protocol.body.SubscriptionGroupWrapper;
+import org.apache.rocketmq.common.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.logging.inner.Level;
 import org.apache.rocketmq.logging.inner.Logger;
 import org.apache.rocketmq.logging.inner.LoggingBuilder;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.schedule.DelayOffsetSerializeWrapper;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** What differs in the 4.9 line: constructor, place of the inner message class, queue entry access. */
@@ -40,6 +46,22 @@ final class Release {
         Object haService = store.getHaService();
         Loopback.pin(Loopback.field(haService.getClass(), "acceptSocketService").get(haService));
         return store;
+    }
+
+    static void sealRecords(MessageStoreConfig config) {
+        throw new UnsupportedOperationException("the 4.9 line does not seal records");
+    }
+
+    static void checkSeals(MessageStoreConfig config) {
+        throw new UnsupportedOperationException("the 4.9 line does not know sealed records");
+    }
+
+    static Map<String, Class<? extends RemotingSerializable>> configClasses() {
+        return Map.of(
+            "topics.json", TopicConfigSerializeWrapper.class,
+            "consumerOffset.json", ConsumerOffsetSerializeWrapper.class,
+            "subscriptionGroup.json", SubscriptionGroupWrapper.class,
+            "delayOffset.json", DelayOffsetSerializeWrapper.class);
     }
 
     static MessageExt newMessage() {

@@ -1,11 +1,16 @@
 package penstock.interop;
 
 import java.io.IOException;
+import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
+import org.apache.rocketmq.remoting.protocol.body.ConsumerOffsetSerializeWrapper;
+import org.apache.rocketmq.remoting.protocol.body.SubscriptionGroupWrapper;
+import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
@@ -30,6 +35,24 @@ final class Release {
             (topic, queueId, offset, tags, time, bitMap, properties) -> { },
             new BrokerConfig(),
             new ConcurrentHashMap<>());
+    }
+
+    /** A checksum of the whole record becomes its last property. */
+    static void sealRecords(MessageStoreConfig config) {
+        config.setEnabledAppendPropCRC(true);
+    }
+
+    /** Recovery takes a record without that checksum, or with a wrong one, for the end of the log. */
+    static void checkSeals(MessageStoreConfig config) {
+        config.setForceVerifyPropCRC(true);
+    }
+
+    /** Delay progress is missing: its class moved to the broker's own jar. */
+    static Map<String, Class<? extends RemotingSerializable>> configClasses() {
+        return Map.of(
+            "topics.json", TopicConfigSerializeWrapper.class,
+            "consumerOffset.json", ConsumerOffsetSerializeWrapper.class,
+            "subscriptionGroup.json", SubscriptionGroupWrapper.class);
     }
 
     static MessageExt newMessage() {

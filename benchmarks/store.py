@@ -1,0 +1,340 @@
+"""The store against the raw disk: append, sync flush, read, recovery, memory, steady state.
+
+    python -m benchmarks.store [--quick] [--steady SECONDS] [--dir DIR] [--json FILE]
+
+Baselines, in the same run: sequential `pwrite` of the same bytes in the same groups into a preallocated file;
+the same with one fdatasync per group; reading the same bytes with `pread`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.harness import Figure, compare, machine, print_figure, require_compiled, save
+from penstock._hot.records import AppendRequest
+from penstock.message import Message
+from penstock.store import FlushMode, MessageStore, StoreOptions
+
+MIB = 1 << 20
+PROPERTIES = {"UNIQ_KEY": "7F0000010000AB12CD340001F00D0001", "TAGS": "TagA"}
+QUEUES = 8
+
+
+def options(**changes: object) -> StoreOptions:
+    values: dict[str, object] = {
+        "segment_size_bytes": 1 << 30,
+        "disk_max_used_percent": 100,
+        "disk_clean_forcibly_percent": 100,
+        "disk_refuse_writes_percent": 100,
+        "disk_warning_percent": 100,
+        "scrub_bytes_per_second": 0,
+    }
+    return StoreOptions(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class Bench:
+    """Runs the cases in one directory and collects their figures."""
+
+    def __init__(self, folder: Path, quick: bool) -> None:
+        self.folder = folder
+        self.quick = quick
+        self.repeats = 3 if quick else 9
+        self.figures: list[Figure] = []
+
+    def fresh(self) -> Path:
+        path = self.folder / "case"
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    # -- append --------------------------------------------------------------------------------------------------
+
+    def requests(self, store: MessageStore, body_size: int, group: int, keys: bool) -> list[AppendRequest]:
+        properties = PROPERTIES if keys else {"TAGS": "TagA"}
+        body = os.urandom(body_size)
+        return [store.request(Message("BenchTopic", body, properties), i % QUEUES) for i in range(group)]
+
+    def record_size(self, body_size: int, keys: bool) -> int:
+        with MessageStore.open(self.fresh(), options(segment_size_bytes=MIB * 8), background=False) as store:
+            requests = self.requests(store, body_size, 1, keys)
+            store.append_group(requests)
+            return requests[0].size
+
+    def append_case(
+        self, body_size: int, group: int, groups: int, mode: FlushMode, keys: bool
+    ) -> Callable[[], float]:
+        def run() -> float:
+            with MessageStore.open(self.fresh(), options(flush_mode=mode)) as store:
+                requests = self.requests(store, body_size, group, keys)
+                store.append_group(requests)
+                append = store.append_group
+                started = time.perf_counter()
+                for _ in range(groups):
+                    append(requests)
+                return time.perf_counter() - started
+
+        return run
+
+    def raw_write(self, group_bytes: int, groups: int, sync: bool) -> Callable[[], float]:
+        def run() -> float:
+            path = self.folder / "raw"
+            data = os.urandom(group_bytes)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                os.posix_fallocate(fd, 0, 1 << 30)
+                os.pwrite(fd, data, 0)
+                os.fdatasync(fd)
+                position = group_bytes
+                started = time.perf_counter()
+                for _ in range(groups):
+                    os.pwrite(fd, data, position)
+                    if sync:
+                        os.fdatasync(fd)
+                    position += group_bytes
+                return time.perf_counter() - started
+            finally:
+                os.close(fd)
+                path.unlink()
+
+        return run
+
+    def appends(self) -> None:
+        for mode in (FlushMode.ASYNC, FlushMode.SYNC):
+            sync = mode is FlushMode.SYNC
+            for body_size in (100, 1024):
+                for group in (1, 64):
+                    for keys in (False, True) if group == 64 and not sync else (True,):
+                        size = self.record_size(body_size, keys)
+                        budget = (8 if sync else 192) * MIB if group == 64 else (2 if sync else 32) * MIB
+                        groups = max(50, budget // (size * group) // (4 if self.quick else 1))
+                        target = None
+                        if group == 64 and body_size == 1024:
+                            target = 0.8 if sync else 0.6
+                        self.figures.append(
+                            compare(
+                                f"append {body_size} B, group {group}, {mode.value} flush"
+                                + ("" if keys else ", no keys"),
+                                "msg/s",
+                                groups * group,
+                                self.append_case(body_size, group, groups, mode, keys),
+                                self.raw_write(size * group, groups, sync),
+                                self.repeats,
+                                target,
+                            )
+                        )
+
+    # -- read and recovery -----------------------------------------------------------------------------------------
+
+    def fill(self, path: Path, total: int, body_size: int, *, close: bool) -> int:
+        """A store with about `total` bytes of records; their exact size."""
+        store = MessageStore.open(path, options())
+        requests = self.requests(store, body_size, 64, True)
+        while store.log.max_offset < total:
+            store.append_group(requests)
+        end = store.log.max_offset
+        store.flush()
+        if close:
+            store.close()
+        else:
+            store.abandon()
+        return end
+
+    def raw_read(self, path: Path, size: int) -> Callable[[], float]:
+        def run() -> float:
+            started = time.perf_counter()
+            done = 0
+            for segment in sorted((path / "commitlog").iterdir()):
+                fd = os.open(segment, os.O_RDONLY)
+                buffer = bytearray(MIB)
+                while done < size and (got := os.preadv(fd, [buffer], done % (1 << 30))):
+                    done += got
+                os.close(fd)
+            return time.perf_counter() - started
+
+        return run
+
+    def reads(self) -> None:
+        path = self.fresh()
+        total = (64 if self.quick else 512) * MIB
+        size = self.fill(path, total, 1024, close=True)
+        with MessageStore.open(path, options(), read_only=True) as store:
+
+            def drain() -> float:
+                started = time.perf_counter()
+                for queue in range(QUEUES):
+                    offset, end = 0, store.max_offset("BenchTopic", queue)
+                    while offset < end:
+                        offset = store.get("BenchTopic", queue, offset, 32, 256 << 10).next_offset
+                return time.perf_counter() - started
+
+            self.figures.append(
+                compare(
+                    "read 1 KiB by queue, 32 a call, checksums on",
+                    "MiB/s",
+                    size / MIB,
+                    drain,
+                    self.raw_read(path, size),
+                    self.repeats,
+                )
+            )
+
+    def recovery(self) -> None:
+        path = self.fresh()
+        total = (128 if self.quick else 1024) * MIB - 4 * MIB
+        size = self.fill(path, total, 1024, close=False)
+
+        def recover() -> float:
+            # As after a crash long ago: nothing derived is left, all of the log has to be read.
+            for name in ("consumequeue", "index"):
+                shutil.rmtree(path / name, ignore_errors=True)
+            for name in ("checkpoint", "penstock.manifest.json"):
+                (path / name).unlink(missing_ok=True)
+            (path / "abort").touch()
+            started = time.perf_counter()
+            store = MessageStore.open(path, options(), background=False)
+            elapsed = time.perf_counter() - started
+            assert store.log.max_offset == size, (store.log.max_offset, size)
+            store.abandon()
+            return elapsed
+
+        self.figures.append(
+            compare(
+                "recovery of 1 KiB records, everything rebuilt",
+                "MiB/s",
+                size / MIB,
+                recover,
+                self.raw_read(path, size),
+                max(3, self.repeats // 3),
+                0.25,
+            )
+        )
+        figure = self.figures[-1]
+        figure.extra["seconds_per_gib"] = 1024 / figure.case
+        print(f"{'':<52} {figure.extra['seconds_per_gib']:.2f} s per GiB")
+
+    # -- memory and steady state -----------------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, float]:
+        """Resident memory of a process that opened a store and appended 256 MiB, by a child of its own."""
+        code = (
+            "import resource,sys\n"
+            "from pathlib import Path\n"
+            "from benchmarks.store import Bench, options\n"
+            "from penstock.store import MessageStore\n"
+            "def private():\n"
+            "    lines = Path('/proc/self/smaps_rollup').read_text().splitlines()\n"
+            "    return sum(int(l.split()[1]) for l in lines if l.startswith('Private_')) / 1024\n"
+            "idle = private()\n"
+            "bench = Bench(Path(sys.argv[1]), True)\n"
+            "store = MessageStore.open(bench.fresh(), options())\n"
+            "opened = private()\n"
+            "requests = bench.requests(store, 1024, 64, True)\n"
+            "while store.log.max_offset < 256 << 20: store.append_group(requests)\n"
+            "print(idle, opened, private())\n"
+            "store.abandon()\n"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code, str(self.folder)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        figures = dict(zip(("imported_mib", "opened_mib", "after_256_mib_mib"), map(float, out), strict=True))
+        print("memory (private): " + ", ".join(f"{name} {value:.1f}" for name, value in figures.items()))
+        return figures
+
+    def steady(self, seconds: float) -> dict[str, object]:
+        """Grouped 1 KiB appends and raw writes in turns of 5 s, long enough to pass the write-back limits."""
+        size = self.record_size(1024, True)
+        turn = 5.0
+        store_rates: list[float] = []
+        raw_rates: list[float] = []
+        slowest = 0.0
+        path = self.fresh()
+        store = MessageStore.open(path, options(file_reserved_hours=0, delete_batch_max=100))
+        requests = self.requests(store, 1024, 64, True)
+        raw_path = self.folder / "raw"
+        data = os.urandom(size * 64)
+        started = time.perf_counter()
+        try:
+            while time.perf_counter() - started < seconds:
+                count, begun = 0, time.perf_counter()
+                while (now := time.perf_counter()) - begun < turn:
+                    store.append_group(requests)
+                    slowest = max(slowest, time.perf_counter() - now)
+                    count += 64
+                store_rates.append(count / (time.perf_counter() - begun))
+                store.keeper.request_clean()
+                store.keeper.clean()
+                count, begun, position = 0, time.perf_counter(), 0
+                fd = os.open(raw_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+                os.posix_fallocate(fd, 0, 1 << 30)
+                while time.perf_counter() - begun < turn:
+                    if position + len(data) > 1 << 30:  # the log, too, goes on in a new file
+                        os.close(fd)
+                        raw_path.unlink()
+                        fd = os.open(raw_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+                        os.posix_fallocate(fd, 0, 1 << 30)
+                        position = 0
+                    os.pwrite(fd, data, position)
+                    position += len(data)
+                    count += 64
+                raw_rates.append(count / (time.perf_counter() - begun))
+                os.close(fd)
+                raw_path.unlink()
+                print(f"  steady: store {store_rates[-1]:,.0f} msg/s, raw {raw_rates[-1]:,.0f} msg/s", flush=True)
+        finally:
+            written = store.log.max_offset
+            store.abandon()
+        ratios = [a / b for a, b in zip(store_rates, raw_rates, strict=True)]
+        figure = Figure(
+            f"steady {seconds:.0f} s, 1 KiB, group 64, async flush",
+            "msg/s",
+            statistics.median(store_rates),
+            statistics.median(raw_rates),
+            statistics.median(ratios),
+            (min(ratios), max(ratios)),
+            None,
+            {"slowest_group_ms": slowest * 1000, "written_gib": written / 2**30},
+        )
+        self.figures.append(figure)
+        print_figure(figure)
+        print(f"{'':<52} {written / 2**30:.1f} GiB, slowest group {slowest * 1000:.0f} ms")
+        return {"store": store_rates, "raw": raw_rates}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small amounts: shows that it runs, not how fast")
+    parser.add_argument("--steady", type=float, default=None, metavar="SECONDS", help="length of the steady state")
+    parser.add_argument("--only", default="", help="appends, reads, recovery, memory or steady")
+    parser.add_argument("--dir", type=Path, default=None, help="a directory on the disk to measure")
+    parser.add_argument("--json", type=Path, default=None, help="also write the report to this file")
+    arguments = parser.parse_args()
+    require_compiled()
+    print(" ".join(f"{name}={value}" for name, value in machine().items()))
+    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=arguments.dir))
+    extra: dict[str, object] = {}
+    steady_s = arguments.steady if arguments.steady is not None else (5 if arguments.quick else 70)
+    try:
+        bench = Bench(folder, arguments.quick)
+        for name in ("appends", "reads", "recovery", "memory", "steady"):
+            if arguments.only in ("", name):
+                result = bench.steady(steady_s) if name == "steady" else getattr(bench, name)()
+                if result is not None:
+                    extra[name] = result
+        extra["peak_rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if arguments.json:
+            save(arguments.json, bench.figures, extra)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
