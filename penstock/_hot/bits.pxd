@@ -1,8 +1,8 @@
 # Byte order, copying, searching and checksums as inline C: the only C in Penstock.
 # `bits.py` is the pure form of the same functions.
 #
-# The checksum folds 64 bytes at a time with carry-less multiplication where the processor has it (found out
-# at run time) and uses eight tables otherwise; both give zlib's CRC-32, of which RocketMQ keeps 31 bits.
+# The checksum folds 128 or 64 bytes at a time with carry-less multiplication where the processor has it (found
+# out at run time) and uses eight tables otherwise; all give zlib's CRC-32, of which RocketMQ keeps 31 bits.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -58,7 +58,7 @@ cdef extern from *:
 
     /* Tables for the portable form: table[k][b] is the checksum of byte b followed by k zero bytes. */
     static uint32_t penstock_crc_table[8][256];
-    static int penstock_can_fold;
+    static int penstock_can_fold, penstock_can_fold_wide;
     __attribute__((constructor)) static void penstock_crc_prepare(void) {
         uint32_t b, c; int k;
         for (b = 0; b < 256; b++) {
@@ -73,6 +73,8 @@ cdef extern from *:
     #ifdef PENSTOCK_FOLD
         __builtin_cpu_init();
         penstock_can_fold = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+        penstock_can_fold_wide = penstock_can_fold && __builtin_cpu_supports("avx2")
+                              && __builtin_cpu_supports("vpclmulqdq");
     #endif
     }
     static inline uint32_t penstock_crc_tables(uint32_t c, const unsigned char *p, size_t n) {
@@ -94,36 +96,68 @@ cdef extern from *:
     #define PENSTOCK_FOLD_LANE(lane, k, next) _mm_xor_si128(_mm_xor_si128( \\
         _mm_clmulepi64_si128(lane, k, 0x00), _mm_clmulepi64_si128(lane, k, 0x11)), next)
     #define PENSTOCK_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
-    /* n is at least 64 and a multiple of 16. The constants are powers of x modulo the reflected polynomial. */
+    /* The last 128 bits, after whole 16-byte blocks were folded in: to 64 bits, then to 32 by Barrett's method. */
     __attribute__((target("pclmul,sse4.1")))
-    static inline uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
-        const __m128i by_four = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
-        const __m128i by_one = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    static inline uint32_t penstock_crc_finish(__m128i a, const unsigned char *p, size_t n) {
+        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
         const __m128i to_64 = _mm_set_epi64x(0, 0x163cd6124);
         const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
         const __m128i low_words = _mm_set_epi32(0, -1, 0, -1);
-        __m128i a = _mm_xor_si128(PENSTOCK_LOAD(p), _mm_cvtsi32_si128((int)c));
-        __m128i b = PENSTOCK_LOAD(p + 16), d = PENSTOCK_LOAD(p + 32), e = PENSTOCK_LOAD(p + 48), t;
-        p += 64; n -= 64;
-        while (n >= 64) {
-            a = PENSTOCK_FOLD_LANE(a, by_four, PENSTOCK_LOAD(p));
-            b = PENSTOCK_FOLD_LANE(b, by_four, PENSTOCK_LOAD(p + 16));
-            d = PENSTOCK_FOLD_LANE(d, by_four, PENSTOCK_LOAD(p + 32));
-            e = PENSTOCK_FOLD_LANE(e, by_four, PENSTOCK_LOAD(p + 48));
-            p += 64; n -= 64;
-        }
-        a = PENSTOCK_FOLD_LANE(a, by_one, b);
-        a = PENSTOCK_FOLD_LANE(a, by_one, d);
-        a = PENSTOCK_FOLD_LANE(a, by_one, e);
-        while (n >= 16) { a = PENSTOCK_FOLD_LANE(a, by_one, PENSTOCK_LOAD(p)); p += 16; n -= 16; }
-        /* 128 bits to 64, to 32 by Barrett's reduction. */
-        t = _mm_clmulepi64_si128(a, by_one, 0x10);
+        __m128i t;
+        while (n >= 16) { a = PENSTOCK_FOLD_LANE(a, by_128, PENSTOCK_LOAD(p)); p += 16; n -= 16; }
+        t = _mm_clmulepi64_si128(a, by_128, 0x10);
         a = _mm_xor_si128(_mm_srli_si128(a, 8), t);
         t = _mm_srli_si128(a, 4);
         a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_words), to_64, 0x00), t);
         t = _mm_clmulepi64_si128(_mm_and_si128(a, low_words), barrett, 0x10);
         t = _mm_clmulepi64_si128(_mm_and_si128(t, low_words), barrett, 0x00);
         return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
+    }
+    /* n is at least 64 and a multiple of 16. Constants: x to the power of (distance + 32) and (distance - 32)
+       modulo the polynomial, bit-reflected, for a fold over that distance in bits. */
+    __attribute__((target("pclmul,sse4.1")))
+    static inline uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
+        const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+        __m128i a = _mm_xor_si128(PENSTOCK_LOAD(p), _mm_cvtsi32_si128((int)c));
+        __m128i b = PENSTOCK_LOAD(p + 16), d = PENSTOCK_LOAD(p + 32), e = PENSTOCK_LOAD(p + 48);
+        p += 64; n -= 64;
+        while (n >= 64) {
+            a = PENSTOCK_FOLD_LANE(a, by_512, PENSTOCK_LOAD(p));
+            b = PENSTOCK_FOLD_LANE(b, by_512, PENSTOCK_LOAD(p + 16));
+            d = PENSTOCK_FOLD_LANE(d, by_512, PENSTOCK_LOAD(p + 32));
+            e = PENSTOCK_FOLD_LANE(e, by_512, PENSTOCK_LOAD(p + 48));
+            p += 64; n -= 64;
+        }
+        a = PENSTOCK_FOLD_LANE(a, by_128, b);
+        a = PENSTOCK_FOLD_LANE(a, by_128, d);
+        a = PENSTOCK_FOLD_LANE(a, by_128, e);
+        return penstock_crc_finish(a, p, n);
+    }
+    /* The same with two lanes to a register: n is at least 256 and a multiple of 16. */
+    #define PENSTOCK_FOLD_PAIR(pair, k, next) _mm256_xor_si256(_mm256_xor_si256( \\
+        _mm256_clmulepi64_epi128(pair, k, 0x00), _mm256_clmulepi64_epi128(pair, k, 0x11)), next)
+    #define PENSTOCK_LOAD_PAIR(p) _mm256_loadu_si256((const __m256i *)(p))
+    __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
+    static inline uint32_t penstock_crc_fold_wide(uint32_t c, const unsigned char *p, size_t n) {
+        const __m256i by_1024 = _mm256_set_epi64x(0x14a7fe880, 0x1e88ef372, 0x14a7fe880, 0x1e88ef372);
+        const __m256i by_256 = _mm256_set_epi64x(0x15a546366, 0x0f1da05aa, 0x15a546366, 0x0f1da05aa);
+        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+        __m256i a = _mm256_xor_si256(PENSTOCK_LOAD_PAIR(p), _mm256_set_epi32(0, 0, 0, 0, 0, 0, 0, (int)c));
+        __m256i b = PENSTOCK_LOAD_PAIR(p + 32), d = PENSTOCK_LOAD_PAIR(p + 64), e = PENSTOCK_LOAD_PAIR(p + 96);
+        p += 128; n -= 128;
+        while (n >= 128) {
+            a = PENSTOCK_FOLD_PAIR(a, by_1024, PENSTOCK_LOAD_PAIR(p));
+            b = PENSTOCK_FOLD_PAIR(b, by_1024, PENSTOCK_LOAD_PAIR(p + 32));
+            d = PENSTOCK_FOLD_PAIR(d, by_1024, PENSTOCK_LOAD_PAIR(p + 64));
+            e = PENSTOCK_FOLD_PAIR(e, by_1024, PENSTOCK_LOAD_PAIR(p + 96));
+            p += 128; n -= 128;
+        }
+        a = PENSTOCK_FOLD_PAIR(a, by_256, b);
+        a = PENSTOCK_FOLD_PAIR(a, by_256, d);
+        a = PENSTOCK_FOLD_PAIR(a, by_256, e);
+        return penstock_crc_finish(PENSTOCK_FOLD_LANE(_mm256_castsi256_si128(a), by_128,
+                                                      _mm256_extracti128_si256(a, 1)), p, n);
     }
     #endif
     static inline int32_t penstock_crc31(const unsigned char *p, Py_ssize_t at, Py_ssize_t count) {
@@ -133,7 +167,8 @@ cdef extern from *:
     #ifdef PENSTOCK_FOLD
         if (n >= 64 && penstock_can_fold) {
             size_t whole = n & ~(size_t)15;
-            c = penstock_crc_fold(c, p, whole);
+            c = whole >= 256 && penstock_can_fold_wide ? penstock_crc_fold_wide(c, p, whole)
+                                                       : penstock_crc_fold(c, p, whole);
             p += whole; n -= whole;
         }
     #endif

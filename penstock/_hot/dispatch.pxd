@@ -21,8 +21,10 @@ cdef class Dispatcher:
     cdef readonly Py_ssize_t position
     cdef readonly long long count
     cdef public long long last_timestamp
+    cdef Py_ssize_t tags, tags_end, keys_at, keys_end, unique, unique_end, delay, delay_end
     cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base) except? -1
     cdef QueueState _queue(self, const unsigned char *p, Py_ssize_t topic_at, Py_ssize_t topic_size, int queue_id)
     cdef int _add_key(self, int key_hash, long long phy, long long timestamp) except? -1
-    cdef int _add_keys(self, QueueState queue, const unsigned char *p, Py_ssize_t at, Py_ssize_t end, long long phy,
-                       long long timestamp) except? -1
+    cdef int _add_keys(self, QueueState queue, const unsigned char *p, long long phy, long long timestamp) except? -1
+    cdef long long _tags_code(self, QueueState queue, const unsigned char *p, long long timestamp) except? -1
+    cdef void _find_properties(self, const unsigned char *p, Py_ssize_t at, Py_ssize_t end) noexcept

@@ -139,19 +139,19 @@ class Dispatcher:
             if queue is None:
                 self.position = pos
                 return NEW_QUEUE
-            at += topic_size + 2
+            self._find_properties(p, at + topic_size + 2, pos + size)
             kind = sys_flag & 0xC
             if (kind == 0 or kind == 8) and phy + size > queue.max_phy:
                 if queue_offset > queue.tail_first + queue.tail_count:
                     self.position = pos
                     return GAP
                 if queue_offset == queue.tail_first + queue.tail_count:
-                    queue.add(phy, size, _tags_code(self, queue, p, at, pos + size, timestamp))
+                    queue.add(phy, size, self._tags_code(queue, p, timestamp))
                     if queue.round != self.round:
                         queue.round = self.round
                         self.touched.append(queue)
             if self.index_keys and kind != 0xC and phy > self.indexed_to:
-                self._add_keys(queue, p, at, pos + size, phy, timestamp)
+                self._add_keys(queue, p, phy, timestamp)
                 self.indexed_to = phy
             self.last_timestamp = timestamp
             self.count += 1
@@ -185,48 +185,85 @@ class Dispatcher:
         return queue
 
     @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _add_keys(
-        self,
-        queue: QueueState,
-        p: cython.p_const_uchar,
-        at: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        phy: cython.longlong,
-        timestamp: cython.longlong,
-    ) -> cython.int:
-        """The unique key first, then every word of KEYS, each as the hash of `topic#key`."""
+    @cython.exceptval(check=False)
+    def _find_properties(
+        self, p: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.void:
+        """Where in the properties the few are that matter here; the last of equal names counts."""
         stop: cython.Py_ssize_t
-        unique: cython.Py_ssize_t = 0
-        unique_end: cython.Py_ssize_t = 0
-        words: cython.Py_ssize_t = 0
-        words_end: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t
+        name: cython.int
+        self.tags = self.keys_at = self.unique = self.delay = 0
         while at < end:
             stop = find_byte(p, at, end, 2)
             if stop < 0:
                 stop = end
-            if stop - at > 5 and get_u8(p, at + 4) == 1:
-                if get_i32(p, at) == 0x4B455953:  # KEYS
-                    words = at + 5
-                    words_end = stop
-            elif (
-                stop - at > 9
-                and get_u8(p, at + 8) == 1
-                and get_i32(p, at) == 0x554E4951  # UNIQ
-                and get_i32(p, at + 4) == 0x5F4B4559  # _KEY
-            ):
-                unique = at + 9
-                unique_end = stop
+            size = stop - at
+            if size > 5:
+                name = get_i32(p, at)
+                if name == 0x54414753 and get_u8(p, at + 4) == 1:  # TAGS
+                    self.tags = at + 5
+                    self.tags_end = stop
+                elif name == 0x4B455953 and get_u8(p, at + 4) == 1:  # KEYS
+                    self.keys_at = at + 5
+                    self.keys_end = stop
+                elif (
+                    name == 0x554E4951  # UNIQ
+                    and size > 9
+                    and get_u8(p, at + 8) == 1
+                    and get_i32(p, at + 4) == 0x5F4B4559  # _KEY
+                ):
+                    self.unique = at + 9
+                    self.unique_end = stop
+                elif name == 0x44454C41 and size > 6 and get_u8(p, at + 4) == 0x59 and get_u8(p, at + 5) == 1:
+                    self.delay = at + 6  # DELA, Y
+                    self.delay_end = stop
             at = stop + 1
-        if unique:
-            self._add_key(java_hash(p, unique, unique_end - unique, queue.key_seed), phy, timestamp)
-        while words < words_end:
-            stop = find_byte(p, words, words_end, 32)
-            if stop < 0:
-                stop = words_end
-            if stop > words:
-                self._add_key(java_hash(p, words, stop - words, queue.key_seed), phy, timestamp)
-            words = stop + 1
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _tags_code(
+        self, queue: QueueState, p: cython.p_const_uchar, timestamp: cython.longlong
+    ) -> cython.longlong:
+        """What a queue entry says for filtering: the hash of the tag or, for delayed messages, the due time."""
+        level: cython.longlong = 0
+        i: cython.Py_ssize_t
+        digit: cython.int
+        if queue.scheduled and self.delay:
+            for i in range(self.delay, min(self.delay_end, self.delay + 9)):
+                digit = get_u8(p, i) - 48
+                if digit < 0 or digit > 9:
+                    level = 0
+                    break
+                level = level * 10 + digit
+            if level > 0:
+                return timestamp + (
+                    self.delays_ms[min(level, len(self.delays_ms)) - 1] if self.delays_ms else 1000
+                )
+        if self.tags:
+            return java_hash(p, self.tags, self.tags_end - self.tags, 0)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _add_keys(
+        self, queue: QueueState, p: cython.p_const_uchar, phy: cython.longlong, timestamp: cython.longlong
+    ) -> cython.int:
+        """The unique key first, then every word of KEYS, each as the hash of `topic#key`."""
+        stop: cython.Py_ssize_t
+        at: cython.Py_ssize_t = self.keys_at
+        if self.unique:
+            self._add_key(
+                java_hash(p, self.unique, self.unique_end - self.unique, queue.key_seed), phy, timestamp
+            )
+        if at:
+            while at < self.keys_end:
+                stop = find_byte(p, at, self.keys_end, 32)
+                if stop < 0:
+                    stop = self.keys_end
+                if stop > at:
+                    self._add_key(java_hash(p, at, stop - at, queue.key_seed), phy, timestamp)
+                at = stop + 1
         return 0
 
     @cython.cfunc
@@ -241,44 +278,3 @@ class Dispatcher:
         put_i64(p, at + 12, timestamp)
         self.key_count += 1
         return 0
-
-
-@cython.cfunc
-@cython.exceptval(-1, check=True)
-def _tags_code(
-    dispatcher: Dispatcher,
-    queue: QueueState,
-    p: cython.p_const_uchar,
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    timestamp: cython.longlong,
-) -> cython.longlong:
-    """What a queue entry says for filtering: the hash of the tag or, for delayed messages, the due time."""
-    stop: cython.Py_ssize_t
-    code: cython.longlong = 0
-    level: cython.longlong = 0
-    i: cython.Py_ssize_t
-    while at < end:
-        stop = find_byte(p, at, end, 2)
-        if stop < 0:
-            stop = end
-        if stop - at > 5 and get_u8(p, at + 4) == 1 and get_i32(p, at) == 0x54414753:  # TAGS
-            code = java_hash(p, at + 5, stop - at - 5, 0)
-        elif (
-            queue.scheduled
-            and stop - at > 6
-            and get_u8(p, at + 5) == 1
-            and get_u8(p, at + 4) == 0x59
-            and get_i32(p, at) == 0x44454C41  # DELA, then Y
-        ):
-            level = 0
-            for i in range(at + 6, min(stop, at + 15)):
-                if get_u8(p, i) < 48 or get_u8(p, i) > 57:
-                    level = 0
-                    break
-                level = level * 10 + get_u8(p, i) - 48
-        at = stop + 1
-    if level > 0:
-        delays: list = dispatcher.delays_ms
-        return timestamp + (delays[min(level, len(delays)) - 1] if delays else 1000)
-    return code

@@ -99,7 +99,6 @@ class RecordBuilder:
         self.store_host = store_host
         self.max_body = max_body
         self.seal = seal
-        self.touched = []
         self.begin(0, 0, 0)
 
     def begin(self, base: int, room: int, now: int) -> None:
@@ -109,17 +108,26 @@ class RecordBuilder:
         self.now = now
         self.used = 0
         self.count = 0
-        self.touched.clear()
+        self.requests: Sequence[AppendRequest] = ()
+        self.first = 0
+        self.after = 0
+        self.batch_queue: QueueState | None = None
 
     def content(self) -> memoryview:
         """The bytes built so far; valid until the next call."""
         return memoryview(self.buffer)[: self.used]
 
     def take_back(self) -> None:
-        """The write failed: the queue offsets given out are free again."""
-        queue: QueueState
-        for queue in self.touched:
-            queue.next_offset -= 1
+        """The write failed: the queue offsets given out are free again, the requests as they were."""
+        i: cython.Py_ssize_t
+        request: AppendRequest
+        if self.batch_queue is not None:
+            self.batch_queue.next_offset -= self.count
+        for i in range(self.first, self.after):
+            request = self.requests[i]
+            if request.size > 0 and _has_queue_offset(request.sys_flag):
+                request.queue.next_offset -= 1
+            request.size = 0
         self.begin(self.base, self.room, self.now)
 
     def shrink(self) -> None:
@@ -137,6 +145,9 @@ class RecordBuilder:
             if not self._add(request):
                 break
             i += 1
+        self.requests = requests
+        self.first = first
+        self.after = i
         return i
 
     @cython.cfunc
@@ -220,6 +231,7 @@ class RecordBuilder:
         start: cython.longlong
         size: cython.longlong
         placed: list = []
+        self.batch_queue = queue
         while pos < end:
             body_size = get_i32(p, pos + 16)
             start = self.base + self.used
@@ -351,7 +363,6 @@ class RecordBuilder:
             _seal(p, self.used, self.used + size)
         if _has_queue_offset(sys_flag):
             queue.next_offset += 1
-            self.touched.append(queue)
         self.used += size
         self.count += 1
         return size
@@ -462,8 +473,12 @@ def check_record(
 
 
 def check(data: Any, pos: int, end: int, phy: int, verify: bool = True) -> int:
-    """`check_record` over any bytes."""
-    content: bytes = bytes(data[pos:end])
+    """`check_record` over any bytes; copies no more of them than the record."""
+    left: cython.Py_ssize_t = max(end - pos, 0)
+    if left > RECORD_SIZE_MIN:
+        size: int = int.from_bytes(data[pos : pos + 4], "big")
+        left = min(left, size) if size >= RECORD_SIZE_MIN and size <= left else RECORD_SIZE_MIN
+    content: bytes = bytes(data[pos : pos + left])
     p: cython.p_uchar = content
     return check_record(p, 0, len(content), phy, verify)
 

@@ -181,13 +181,7 @@ class CommitLog:
                 requests[after].size = -1
                 first = after + 1
                 continue
-            try:
-                self._finish_run(segment, full)
-            except BaseException:
-                if not self._builder.count:
-                    for request in requests[first:after]:
-                        request.size = 0
-                raise
+            self._finish_run(segment, full)
             first = after
         self._builder.shrink()
 

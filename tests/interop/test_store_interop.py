@@ -1,0 +1,217 @@
+"""One store, two programs: what either wrote, the other opens, verifies and reads message for message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.store import GetStatus, MessageStore, StoreOptions
+from tests.interop import penstock_side
+from tests.interop.conftest import CopyStore, WrittenStore
+from tests.interop.java_messages import StoredMessage
+from tests.interop.java_store import JavaStore
+from tests.interop.penstock_side import OPTIONS, check_content, check_java_content, java_form
+from tests.interop.workload import (
+    EVENTS_COUNT,
+    STORE_HOST_V6,
+    V2_TOPIC,
+    expected_of_java,
+    in_queues,
+    keys_of,
+    more_messages,
+    queries,
+    with_key,
+)
+
+
+def files_in(directory: Path) -> int:
+    return len(list(directory.iterdir()))
+
+
+def check_keys(store: MessageStore, written: WrittenStore) -> None:
+    for topic, key in queries(with_version_2=written.has_version_2):
+        found = [java_form(message) for message in store.reader.query(topic, key, 64)]
+        assert found == with_key(written.records, topic, key), f"{topic[:40]} {key}"
+
+
+def check_java_keys(written: WrittenStore, *, complete: bool) -> None:
+    """Java compares only hashes, so what it finds is reduced to what has the key."""
+    for (topic, key), hits in written.java.hits.items():
+        found = [hit for hit in reversed(hits) if hit.topic == topic and key in keys_of(hit)]
+        expected = with_key(written.records, topic, key)
+        if complete:
+            assert found == expected, f"{topic[:40]} {key}"
+        else:
+            assert all(hit in expected for hit in found), f"{topic[:40]} {key}"
+
+
+def check_positions_of_java(written: WrittenStore) -> None:
+    by_position = {record.physical_offset: record for record in written.records}
+    assert len(written.java.at) > 100
+    for position, found in written.java.at.items():
+        assert found is not None
+        penstock_side.same(by_position[position], found, f"position {position}")
+
+
+# -- Java writes, Penstock reads -------------------------------------------------------------------------------
+
+
+def test_java_store_is_large_enough_to_prove_something(java_written: WrittenStore) -> None:
+    """Guards the workload: several segments, queue files and index files, and every kind of record."""
+    directory, records = java_written.directory, java_written.records
+    assert len(records) > EVENTS_COUNT + 500
+    assert files_in(directory / "commitlog") >= 4
+    assert files_in(directory / "consumequeue" / "events" / "0") >= 3
+    assert files_in(directory / "index") >= 3
+    assert {record.sys_flag & 0x3C for record in records} >= {0, 0x10, 0x20, 0x30, 0x4, 0x8, 0x2C} or {
+        record.sys_flag & 0xC for record in records
+    } == {0, 0x4, 0x8, 0xC}
+    assert {record.sys_flag & 0x30 for record in records} == {0, 0x10, 0x20, 0x30}
+    assert (directory / "abort").exists() is not java_written.is_clean
+    check_java_content(java_written.java, records)
+    check_positions_of_java(java_written)
+
+
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I3")
+def test_read_only_penstock_reads_what_java_wrote(java_written: WrittenStore) -> None:
+    before = penstock_side.fingerprint(java_written.directory)
+    with MessageStore.open(java_written.directory, OPTIONS, read_only=True) as store:
+        check_content(store, java_written.records)
+        assert store.log.max_offset == java_written.java.max_physical_offset
+        assert store.log.min_offset == java_written.java.min_physical_offset
+        for (topic, queue_id), messages in penstock_side.by_queue(java_written.java).items():
+            assert penstock_side.read_queue(store, topic, queue_id) == messages
+        if java_written.is_clean:
+            check_keys(store, java_written)
+    assert penstock_side.fingerprint(java_written.directory) == before
+
+
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I4")
+@pytest.mark.fault("F15")
+def test_penstock_goes_on_in_a_store_of_java(java_written: WrittenStore, copy_store: CopyStore) -> None:
+    directory = copy_store(java_written.directory)
+    with MessageStore.open(directory, OPTIONS) as store:
+        assert store.report.clean is java_written.is_clean
+        assert (store.report.damage, store.report.bytes_dropped) == ([], 0)
+        check_content(store, java_written.records)
+        check_keys(store, java_written)
+    records = java_written.records + penstock_side.write(directory, more_messages(40, "after"))
+    with MessageStore.open(directory, OPTIONS, read_only=True) as store:
+        check_content(store, records)
+
+
+def test_tags_select_the_same_messages(java_written: WrittenStore) -> None:
+    events = in_queues(java_written.records)[("events", 0)]
+    with MessageStore.open(java_written.directory, OPTIONS, read_only=True) as store:
+        for tags in (["TagA"], ["标签", "😀 tag"], ["polygenelubricants"]):
+            found, offset = [], 0
+            while offset < len(events):
+                result = store.get("events", 0, offset, 500, 64 << 20, tags)
+                assert result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
+                found += [java_form(message) for message in result.messages()]
+                offset = result.next_offset
+            assert found == [event for event in events if event.properties.get("TAGS") in tags]
+
+
+def test_java_finds_its_own_keys(java_written: WrittenStore) -> None:
+    """The oracle of the key tests. After a crash RocketMQ deletes an index file that was not full, and fills a
+    new one only from the records it reads again."""
+    check_java_keys(java_written, complete=java_written.is_clean)
+
+
+# -- Penstock writes, Java reads -------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I3")
+@pytest.mark.invariant("I4")
+@pytest.mark.seed("S2-58")
+def test_java_reads_what_penstock_wrote(penstock_written: WrittenStore) -> None:
+    directory = penstock_written.directory
+    assert files_in(directory / "commitlog") >= 4
+    assert files_in(directory / "consumequeue" / "events" / "0") >= 3
+    assert files_in(directory / "index") >= 3
+    check_java_content(penstock_written.java, penstock_written.records)
+    check_positions_of_java(penstock_written)
+
+
+def test_java_finds_the_keys_that_penstock_indexed(penstock_written: WrittenStore) -> None:
+    check_java_keys(penstock_written, complete=True)
+
+
+def test_both_compute_the_same_queue_entries(penstock_written: WrittenStore) -> None:
+    with MessageStore.open(penstock_written.directory, OPTIONS, read_only=True) as store:
+        check_content(store, penstock_written.records)
+        check_keys(store, penstock_written)
+        for (topic, queue_id), messages in penstock_side.by_queue(penstock_written.java).items():
+            assert penstock_side.read_queue(store, topic, queue_id) == messages
+
+
+@pytest.mark.invariant("I4")
+@pytest.mark.fault("F15")
+def test_the_store_goes_back_and_forth(
+    java: JavaStore, penstock_written: WrittenStore, copy_store: CopyStore
+) -> None:
+    directory = copy_store(penstock_written.directory)
+    records = list(penstock_written.records)
+    by_java = more_messages(60, "java")
+    records += expected_of_java(by_java, java.write(directory, by_java).puts)
+    with MessageStore.open(directory, OPTIONS) as store:
+        assert store.report.clean
+        check_content(store, records)
+        check_keys_of_turns(store, records, "java")
+    records += penstock_side.write(directory, more_messages(60, "penstock", STORE_HOST_V6))
+    asked = [("orders", "java-59"), ("orders", "penstock-59"), ("orders", "java"), ("orders", "order-17")]
+    read = java.read(directory, queries=asked)
+    check_java_content(read, records)
+    for (topic, key), hits in read.hits.items():
+        assert list(reversed(hits)) == with_key(records, topic, key)
+
+
+def check_keys_of_turns(store: MessageStore, records: list[StoredMessage], name: str) -> None:
+    for key in (name, f"{name}-0", f"{name}-59", "order-17"):
+        found = [java_form(message) for message in store.reader.query("orders", key, 64)]
+        assert found == with_key(records, "orders", key), key
+
+
+# -- records that only some releases know -----------------------------------------------------------------------
+
+
+def test_version_2_records_go_both_ways(
+    java_written: WrittenStore, penstock_written: WrittenStore, reads_version_2: bool
+) -> None:
+    """The content was compared by the tests above; this one makes sure that version 2 was among it."""
+    if not reads_version_2:
+        pytest.skip(
+            "RocketMQ 4.9 knows no records of version 2 (topics over 127 bytes); a limit of that line"
+        )
+    for written in (java_written, penstock_written):
+        records = [record for record in written.records if record.topic == V2_TOPIC]
+        assert len(records) == 12
+        with MessageStore.open(written.directory, OPTIONS, read_only=True) as store:
+            for record in records:
+                raw = store.log.slice(record.physical_offset, 8)
+                assert raw[4:8].hex() == "daa320ab"
+        found = [message.record for message in written.java.messages if message.record.topic == V2_TOPIC]
+        assert sorted(found, key=lambda record: record.physical_offset) == records
+
+
+@pytest.mark.invariant("I12")
+def test_sealed_records_are_ordinary_messages_to_java(java: JavaStore, tmp_path: Path) -> None:
+    sealed = StoreOptions(**{**options_dict(OPTIONS), "seal_records": True})
+    records = penstock_side.write(tmp_path, more_messages(200, "sealed"), sealed)
+    read = java.read(tmp_path, check_seals=not java.version.startswith("4."))
+    assert read.gaps == ()
+    found = sorted((message.record for message in read.messages), key=lambda record: record.physical_offset)
+    assert len(found) == len(records)
+    for record, message in zip(records, found, strict=True):
+        seal = message.properties.pop("__CRC32#")
+        assert len(seal) == 10
+        penstock_side.same(record, message, f"position {record.physical_offset}")
+
+
+def options_dict(options: StoreOptions) -> dict[str, object]:
+    return {name: getattr(options, name) for name in StoreOptions.__dataclass_fields__}
