@@ -26,7 +26,6 @@ from penstock.message import Message
 from penstock.store import FlushMode, MessageStore, StoreOptions
 
 MIB = 1 << 20
-PROPERTIES = {"UNIQ_KEY": "7F0000010000AB12CD340001F00D0001", "TAGS": "TagA"}
 QUEUES = 8
 
 
@@ -59,9 +58,22 @@ class Bench:
     # -- append --------------------------------------------------------------------------------------------------
 
     def requests(self, store: MessageStore, body_size: int, group: int, keys: bool) -> list[AppendRequest]:
-        properties = PROPERTIES if keys else {"TAGS": "TagA"}
+        """Messages as clients send them: every one with a unique key of its own, unless `keys` is off."""
         body = os.urandom(body_size)
-        return [store.request(Message("BenchTopic", body, properties), i % QUEUES) for i in range(group)]
+        made = []
+        for i in range(group):
+            properties = {"TAGS": "TagA"}
+            if keys:
+                properties["UNIQ_KEY"] = os.urandom(16).hex().upper()
+            made.append(store.request(Message("BenchTopic", body, properties), i % QUEUES))
+        return made
+
+    def groups_of(
+        self, store: MessageStore, body_size: int, group: int, keys: bool
+    ) -> list[list[AppendRequest]]:
+        """A thousand different messages: enough that no index slot is hot, few enough to be in the cache as
+        messages are that have just arrived."""
+        return [self.requests(store, body_size, group, keys) for _ in range(max(1, 1024 // group))]
 
     def record_size(self, body_size: int, keys: bool) -> int:
         with MessageStore.open(self.fresh(), options(segment_size_bytes=MIB * 8), background=False) as store:
@@ -74,12 +86,12 @@ class Bench:
     ) -> Callable[[], float]:
         def run() -> float:
             with MessageStore.open(self.fresh(), options(flush_mode=mode)) as store:
-                requests = self.requests(store, body_size, group, keys)
-                store.append_group(requests)
-                append = store.append_group
+                pool = self.groups_of(store, body_size, group, keys)
+                store.append_group(pool[0])
+                append, kinds = store.append_group, len(pool)
                 started = time.perf_counter()
-                for _ in range(groups):
-                    append(requests)
+                for i in range(groups):
+                    append(pool[i % kinds])
                 return time.perf_counter() - started
 
         return run
@@ -137,9 +149,11 @@ class Bench:
     def fill(self, path: Path, total: int, body_size: int, *, close: bool) -> int:
         """A store with about `total` bytes of records; their exact size."""
         store = MessageStore.open(path, options())
-        requests = self.requests(store, body_size, 64, True)
+        pool = self.groups_of(store, body_size, 64, True)
+        i = 0
         while store.log.max_offset < total:
-            store.append_group(requests)
+            store.append_group(pool[i % len(pool)])
+            i += 1
         end = store.log.max_offset
         store.flush()
         if close:
@@ -258,7 +272,7 @@ class Bench:
         slowest = 0.0
         path = self.fresh()
         store = MessageStore.open(path, options(file_reserved_hours=0, delete_batch_max=100))
-        requests = self.requests(store, 1024, 64, True)
+        pool = self.groups_of(store, 1024, 64, True)
         raw_path = self.folder / "raw"
         data = os.urandom(size * 64)
         started = time.perf_counter()
@@ -266,7 +280,7 @@ class Bench:
             while time.perf_counter() - started < seconds:
                 count, begun = 0, time.perf_counter()
                 while (now := time.perf_counter()) - begun < turn:
-                    store.append_group(requests)
+                    store.append_group(pool[count // 64 % len(pool)])
                     slowest = max(slowest, time.perf_counter() - now)
                     count += 64
                 store_rates.append(count / (time.perf_counter() - begun))
@@ -288,7 +302,10 @@ class Bench:
                 raw_rates.append(count / (time.perf_counter() - begun))
                 os.close(fd)
                 raw_path.unlink()
-                print(f"  steady: store {store_rates[-1]:,.0f} msg/s, raw {raw_rates[-1]:,.0f} msg/s", flush=True)
+                print(
+                    f"  steady: store {store_rates[-1]:,.0f} msg/s, raw {raw_rates[-1]:,.0f} msg/s",
+                    flush=True,
+                )
         finally:
             written = store.log.max_offset
             store.abandon()
@@ -310,9 +327,15 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small amounts: shows that it runs, not how fast")
-    parser.add_argument("--steady", type=float, default=None, metavar="SECONDS", help="length of the steady state")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small amounts: shows that it runs, not how fast"
+    )
+    parser.add_argument(
+        "--steady", type=float, default=None, metavar="SECONDS", help="length of the steady state"
+    )
     parser.add_argument("--only", default="", help="appends, reads, recovery, memory or steady")
     parser.add_argument("--dir", type=Path, default=None, help="a directory on the disk to measure")
     parser.add_argument("--json", type=Path, default=None, help="also write the report to this file")

@@ -79,9 +79,9 @@ class Dispatcher:
         self.touched = []
 
     def drop_keys(self) -> None:
-        """The pending keys are in the index now."""
+        """The pending keys are in the index now. Their memory is kept, unless one burst made it large."""
         self.key_count = 0
-        if len(self.keys) > 65536 * ENTRY_SIZE:
+        if len(self.keys) > (1 << 19) * ENTRY_SIZE:
             self.keys = bytearray(1024 * ENTRY_SIZE)
 
     def run_buffer(self, data: bytearray, pos: int, end: int, base: int) -> int:

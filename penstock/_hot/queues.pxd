@@ -12,4 +12,5 @@ cdef class QueueState:
     cdef readonly int key_seed
     cdef readonly bint scheduled
     cdef public long long round
+    cdef public object owner
     cdef long long add(self, long long phy, int size, long long tags_code) except? -1

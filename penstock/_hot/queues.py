@@ -18,6 +18,8 @@ if not cython.compiled:
     from penstock._hot.bits import java_hash, put_i32, put_i64
     from penstock._hot.layout import ENTRY_SIZE
 
+# Entries of memory that a queue keeps for the next ones; a busy queue would otherwise ask for it again each time.
+TAIL_KEPT = 4096
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -38,6 +40,8 @@ class QueueState:
         self.key_seed = java_hash(p, 0, len(prefix), 0)
         self.scheduled = topic == SCHEDULE_TOPIC
         self.round = 0
+        # Whoever keeps the queue's files; the hot modules only carry it.
+        self.owner: object = None
 
     @property
     def end_offset(self) -> int:
@@ -75,7 +79,7 @@ class QueueState:
             self.tail[: left * ENTRY_SIZE] = self.tail[count * ENTRY_SIZE : self.tail_count * ENTRY_SIZE]
         self.tail_first += count
         self.tail_count = left
-        if left == 0 and len(self.tail) > 64 * ENTRY_SIZE:
+        if left == 0 and len(self.tail) > TAIL_KEPT * ENTRY_SIZE:
             self.tail = bytearray(64 * ENTRY_SIZE)
 
     def restart(self, end_offset: int, max_phy: int) -> None:

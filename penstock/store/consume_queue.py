@@ -92,6 +92,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.state = QueueState(topic.encode(), queue_id)
+        self.state.owner = self
         self.min_offset = 0
         self.unsynced_entries = 0
 

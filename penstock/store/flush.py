@@ -28,6 +28,8 @@ class LogFlusher:
         self._clock = clock
         self._meters = meters
         self._lock = threading.Lock()
+        # Two threads may finish a sync at once (a waiter's and the event loop's): the position must not go back.
+        self._moving = threading.Lock()
         self._failure: FlushFailedError | None = None
         self.flushed_offset = 0
 
@@ -77,8 +79,9 @@ class LogFlusher:
 
     def done(self, segment: Segment, target: int) -> None:
         """One segment was synced. Called in order, so the flushed position has no holes below it."""
-        segment.flushed = max(segment.flushed, target)
-        self.flushed_offset = max(self.flushed_offset, segment.base + target)
+        with self._moving:
+            segment.flushed = max(segment.flushed, target)
+            self.flushed_offset = max(self.flushed_offset, segment.base + target)
 
     def fail(self, segment: Segment, error: OSError) -> FlushFailedError:
         """Remember a failed sync for ever."""

@@ -11,6 +11,7 @@ it once. What a caller may rely on is in the result's `durability`, and in `docs
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ from penstock.message.properties import PropertyName
 from penstock.runtime import FileLock, PeriodicThread, Runtime
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Findings
 from penstock.store.flush import LogFlusher
@@ -51,6 +53,8 @@ from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
 KEEPER_TICK_MS = 100
+TAIL_MAX = 2048
+_LOG = logging.getLogger("penstock.store")
 ArrivalListener = Callable[[Sequence[QueueState]], None]
 
 
@@ -372,8 +376,18 @@ class MessageStore:
         touched = self.dispatcher.touched
         if touched:
             self.dispatcher.next_round()
+            for state in touched:
+                if state.tail_count >= TAIL_MAX:
+                    self._drain(state.owner)
             for listener in self._listeners:
                 listener(touched)
+
+    def _drain(self, queue: ConsumeQueue) -> None:
+        """A busy queue writes its entries as it goes; what cannot be written stays in memory for the keeper."""
+        try:
+            queue.drain()
+        except OSError as error:
+            _LOG.warning("entries of %r stay in memory: %s", queue, error)
 
     def _wait(self, end: int, durability: Durability | None) -> tuple[Durability, PutStatus]:
         """Wait for what was demanded; what was reached is never more than what is true."""

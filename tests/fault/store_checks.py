@@ -101,11 +101,19 @@ class Ledger:
     """What was acknowledged: per queue, which serial number has which offset."""
 
     acked: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
 
-    def add(self, topic: str, queue: int, offset: int, serial: int) -> None:
+    def add(self, topic: str, queue: int, offset: int, serial: int, position: int = -1) -> None:
         """I4: an offset is acknowledged for one message only."""
         known = self.acked.setdefault((topic, queue), {}).setdefault(offset, serial)
         assert known == serial, f"{topic}/{queue} offset {offset} was given to {known} and to {serial}"
+        self.positions[serial] = position
+
+    def forget_below(self, log_position: int) -> None:
+        """Retention was allowed to delete everything below a log position."""
+        for offsets in self.acked.values():
+            for offset in [o for o, serial in offsets.items() if self.positions[serial] < log_position]:
+                del offsets[offset]
 
     @property
     def count(self) -> int:
@@ -117,7 +125,7 @@ def append(store: MessageStore, serial: int, ledger: Ledger | None = None, **opt
     topic, queue = place_of(serial)
     result = store.append(message_of(serial, options.pop("size", None)), queue, **options)
     if ledger is not None:
-        ledger.add(topic, queue, result.queue_offset, serial)
+        ledger.add(topic, queue, result.queue_offset, serial, result.physical_offset)
     return result.queue_offset
 
 
@@ -127,7 +135,7 @@ def append_group(store: MessageStore, serials: Iterable[int], ledger: Ledger | N
     for serial, request in requests:
         assert request.size > 0
         if ledger is not None:
-            ledger.add(*place_of(serial), request.queue_offset, serial)
+            ledger.add(*place_of(serial), request.queue_offset, serial, request.physical_offset)
 
 
 def read_queue(store: MessageStore, topic: str, queue: int) -> list[StoredMessage]:

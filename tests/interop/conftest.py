@@ -43,23 +43,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.java)
 
 
+# -- releases ----------------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session")
-def _why_not() -> str | None:
-    return java_store.available()
+def release() -> Callable[[str], JavaStore]:
+    """A release by its version, or a skip that says why there is none."""
+    reason = java_store.available()
+
+    def get(version: str) -> JavaStore:
+        if reason is not None:
+            pytest.skip(reason)
+        return java_store.prepare(version)
+
+    return get
 
 
 @pytest.fixture(scope="session", params=VERSIONS)
-def java(request: pytest.FixtureRequest, _why_not: str | None) -> JavaStore:
-    """The store classes of one RocketMQ release."""
-    if _why_not is not None:
-        pytest.skip(_why_not)
-    return java_store.prepare(request.param)
+def java(request: pytest.FixtureRequest, release: Callable[[str], JavaStore]) -> JavaStore:
+    """The store classes of each release in turn."""
+    return release(request.param)
 
 
 @pytest.fixture(scope="session")
-def reads_version_2(java: JavaStore) -> bool:
-    """Records of version 2 (topics over 127 bytes) came with the 5 line."""
-    return not java.version.startswith("4.")
+def java_5(release: Callable[[str], JavaStore]) -> JavaStore:
+    """The 5 line, which knows records of version 2 and sealed records."""
+    return release(VERSIONS[0])
+
+
+@pytest.fixture(scope="session")
+def java_4(release: Callable[[str], JavaStore]) -> JavaStore:
+    """The 4 line, which knows neither."""
+    return release(VERSIONS[1])
+
+
+# -- stores ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -72,47 +90,67 @@ def copy_store(tmp_path_factory: pytest.TempPathFactory) -> CopyStore:
     return copy
 
 
-def _read_by_java(
-    java: JavaStore, directory: Path, records: list[StoredMessage], with_version_2: bool
-) -> ReadResult:
-    outside_queues = {r.physical_offset for r in records} - {
-        r.physical_offset for queue in in_queues(records).values() for r in queue
-    }
-    return java.read(
-        directory,
-        queries=queries(with_version_2=with_version_2),
+class WrittenStores:
+    """Makes each store once. Fixtures with parameters would be made again whenever pytest changes the release."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory, copy_store: CopyStore) -> None:
+        self._tmp_path_factory = tmp_path_factory
+        self._copy_store = copy_store
+        self._made: dict[tuple[str, str], WrittenStore] = {}
+
+    def get(self, java: JavaStore, writer: str) -> WrittenStore:
+        key = (java.version, writer)
+        if key not in self._made:
+            self._made[key] = self._make(java, writer)
+        return self._made[key]
+
+    def _make(self, java: JavaStore, writer: str) -> WrittenStore:
+        directory = self._tmp_path_factory.mktemp(writer) / "store"
+        with_version_2 = not java.version.startswith("4.")
+        specs = workload(with_version_2=with_version_2)
+        if writer == "penstock":
+            records = penstock_side.write(directory, specs)
+        else:
+            written = java.write(directory, specs, halt=writer == "java-halted")
+            assert {put.status for put in written.puts} == {"PUT_OK"}
+            records = expected_of_java(specs, written.puts)
+        read = self._read_by_java(java, self._copy_store(directory), records, with_version_2)
+        return WrittenStore(directory, records, read, writer != "java-halted", with_version_2)
+
+    @staticmethod
+    def _read_by_java(
+        java: JavaStore, directory: Path, records: list[StoredMessage], with_version_2: bool
+    ) -> ReadResult:
         # Half and rolled-back messages are in no queue; a part of the others shows that positions work.
-        positions=[*outside_queues, *(record.physical_offset for record in records[::25])],
-    )
-
-
-@pytest.fixture(scope="session", params=["clean", "halted"])
-def java_written(
-    request: pytest.FixtureRequest,
-    java: JavaStore,
-    reads_version_2: bool,
-    tmp_path_factory: pytest.TempPathFactory,
-    copy_store: CopyStore,
-) -> WrittenStore:
-    """Written by Java, stopped cleanly or by a halt of the JVM right after the last put."""
-    directory = tmp_path_factory.mktemp(f"java-{request.param}") / "store"
-    specs = workload(with_version_2=reads_version_2)
-    written = java.write(directory, specs, halt=request.param == "halted")
-    assert {put.status for put in written.puts} == {"PUT_OK"}
-    records = expected_of_java(specs, written.puts)
-    read = _read_by_java(java, copy_store(directory), records, reads_version_2)
-    return WrittenStore(directory, records, read, request.param == "clean", reads_version_2)
+        queued = {record.physical_offset for queue in in_queues(records).values() for record in queue}
+        return java.read(
+            directory,
+            queries=queries(with_version_2=with_version_2),
+            positions={record.physical_offset for record in records} - queued
+            | {record.physical_offset for record in records[::25]},
+        )
 
 
 @pytest.fixture(scope="session")
-def penstock_written(
-    java: JavaStore,
-    reads_version_2: bool,
-    tmp_path_factory: pytest.TempPathFactory,
-    copy_store: CopyStore,
+def written_stores(tmp_path_factory: pytest.TempPathFactory, copy_store: CopyStore) -> WrittenStores:
+    return WrittenStores(tmp_path_factory, copy_store)
+
+
+@pytest.fixture(scope="session", params=["java-clean", "java-halted"])
+def java_written(
+    request: pytest.FixtureRequest, java: JavaStore, written_stores: WrittenStores
 ) -> WrittenStore:
+    """Written by Java, stopped cleanly or by a halt of the JVM right after the last put."""
+    return written_stores.get(java, request.param)
+
+
+@pytest.fixture(scope="session")
+def java_halted(java: JavaStore, written_stores: WrittenStores) -> WrittenStore:
+    """Only the second of these."""
+    return written_stores.get(java, "java-halted")
+
+
+@pytest.fixture(scope="session")
+def penstock_written(java: JavaStore, written_stores: WrittenStores) -> WrittenStore:
     """Written by Penstock and stopped cleanly."""
-    directory = tmp_path_factory.mktemp("penstock") / "store"
-    records = penstock_side.write(directory, workload(with_version_2=reads_version_2))
-    read = _read_by_java(java, copy_store(directory), records, reads_version_2)
-    return WrittenStore(directory, records, read, True, reads_version_2)
+    return written_stores.get(java, "penstock")

@@ -13,7 +13,14 @@ from penstock._hot.layout import SEAL_SIZE
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest, RecordBuilder, check, checksum
 from penstock.errors import CodecError, CorruptRecordError
-from penstock.message import HostAddress, StoredMessage, decode_properties, decode_record, encode_properties, encode_record
+from penstock.message import (
+    HostAddress,
+    StoredMessage,
+    decode_properties,
+    decode_record,
+    encode_properties,
+    encode_record,
+)
 from penstock.message.hashing import java_string_hash
 
 TOPIC_LETTERS = "abcXYZ019_-%|"
@@ -79,7 +86,16 @@ def test_two_encoders_agree_and_decoding_returns_the_message(message: StoredMess
     decoded = decode_record(record, message.physical_offset)
     assert decoded.size == len(record)
     assert decoded.body_crc == (zlib.crc32(message.body) & 0x7FFFFFFF if message.body else 0)
-    for name in ("topic", "body", "properties", "queue_id", "queue_offset", "flag", "born_timestamp", "born_host"):
+    for name in (
+        "topic",
+        "body",
+        "properties",
+        "queue_id",
+        "queue_offset",
+        "flag",
+        "born_timestamp",
+        "born_host",
+    ):
         assert getattr(decoded, name) == getattr(message, name), name
     for name in ("store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset"):
         assert getattr(decoded, name) == getattr(message, name), name

@@ -175,7 +175,9 @@ TestStoreModel.settings = settings(settings.get_profile("default"), stateful_ste
 
 
 def test_durability_that_was_reached_is_what_is_said(tmp_path: Path) -> None:
-    options = StoreOptions(segment_size_bytes=8192, max_message_size_bytes=2048, index_slots=50, index_entries=60)
+    options = StoreOptions(
+        segment_size_bytes=8192, max_message_size_bytes=2048, index_slots=50, index_entries=60
+    )
     with MessageStore.open(tmp_path, options, background=False) as store:
         relaxed = store.append(Message.of("t", b"1"))
         assert relaxed.durability is Durability.MEMORY

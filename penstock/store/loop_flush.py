@@ -1,0 +1,141 @@
+"""Group commit for an event loop: callbacks instead of waiting, one thread that only syncs.
+
+The loop asks with `when_flushed`; a thread runs fdatasync without the interpreter lock and wakes the loop through
+a descriptor. While a sync runs, further requests gather; the next sync serves them all. No future and no task is
+made per message: a caller registers one callback for everything it appended.
+
+Owned by the loop's thread. A failed sync is final here as everywhere (`store/flush.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from penstock._hot.flush import SyncThread
+from penstock.errors import StoreClosedError, StoreError
+from penstock.store.message_store import MessageStore
+from penstock.store.segment import Segment
+
+Callback = Callable[[StoreError | None], None]
+
+
+class LoopFlusher:
+    """`start` and `stop` are called in the loop that uses it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._waiting: deque[tuple[int, Callback]] = deque()
+        self._work: list[tuple[Segment, int]] = []
+        self._busy: tuple[Segment, int] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = self._done = -1
+        self._sync: SyncThread | None = None
+        self._error: OSError | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake, self._done = os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC)
+        self._sync = SyncThread(self._wake, self._done)
+        self._loop.add_reader(self._done, self._finished)
+        self._thread = threading.Thread(target=self._run, name="penstock-group-commit", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; callbacks still waiting are told that the store is closed."""
+        if self._loop is None or self._sync is None or self._thread is None:
+            return
+        self._sync.stopping = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        self._loop.remove_reader(self._done)
+        os.close(self._wake)
+        os.close(self._done)
+        self._loop = None
+        waiting, self._waiting = self._waiting, deque()
+        for _, callback in waiting:
+            callback(StoreClosedError("the store was closed before the flush", "the outcome is unknown"))
+
+    def when_flushed(self, position: int, callback: Callback) -> None:
+        """Call back in the loop once the log is on disk up to `position`, with None, or with the failure."""
+        flusher = self._store.flusher
+        if flusher.failure is not None:
+            callback(flusher.failure)
+        elif flusher.flushed_offset >= position:
+            callback(None)
+        elif self._loop is None:
+            callback(StoreClosedError("group commit is not running", "call start first"))
+        else:
+            self._waiting.append((position, callback))
+            self._next()
+
+    def flushed(self, position: int) -> asyncio.Future[None]:
+        """The same as a future."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(error: StoreError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.when_flushed(position, settle)
+        return future
+
+    def _next(self) -> None:
+        """Hand the next segment to the thread, if it is idle and there is one."""
+        if self._busy is not None or self._sync is None:
+            return
+        if not self._work and self._waiting:
+            self._work = self._store.flusher.unflushed(self._store.log.max_offset)
+        if self._work:
+            self._busy = self._work.pop(0)
+            self._sync.fd = self._busy[0].file.fd
+            os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        """The thread: compiled and without the interpreter lock, unless syncs have to go through the disk door
+        (fault injection has no descriptor to give away)."""
+        active = self._store.log.active
+        if self._sync is not None and (active is None or active.file.fd >= 0):
+            self._sync.run()
+            return
+        while True:
+            os.eventfd_read(self._wake)
+            if self._sync is None or self._sync.stopping or self._busy is None:
+                return
+            try:
+                self._busy[0].file.sync()
+            except OSError as error:
+                self._error = error
+            os.eventfd_write(self._done, 1)
+
+    def _finished(self) -> None:
+        """In the loop: a sync is over. Tell everybody it served, then start the next one."""
+        os.eventfd_read(self._done)
+        if self._busy is None or self._sync is None:
+            return
+        segment, target = self._busy
+        self._busy = None
+        flusher = self._store.flusher
+        error = self._error or (
+            OSError(self._sync.error, os.strerror(self._sync.error)) if self._sync.error else None
+        )
+        if error is not None:
+            failure = flusher.fail(segment, error)
+            waiting, self._waiting, self._work = self._waiting, deque(), []
+            for _, callback in waiting:
+                callback(failure)
+            return
+        flusher.done(segment, target)
+        self._store.confirm()
+        flushed = flusher.flushed_offset
+        while self._waiting and self._waiting[0][0] <= flushed:
+            self._waiting.popleft()[1](None)
+        self._next()
