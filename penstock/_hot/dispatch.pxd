@@ -16,6 +16,7 @@ cdef class Dispatcher:
     cdef readonly list touched
     cdef long long round
     cdef readonly bytearray keys
+    cdef bytearray spare_keys
     cdef public Py_ssize_t key_count
     cdef public long long indexed_to
     cdef readonly Py_ssize_t position

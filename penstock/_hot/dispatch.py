@@ -11,6 +11,7 @@ Owned by whoever holds the store's append lock. Never reads outside the run, nev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 try:
     import cython
@@ -44,6 +45,9 @@ if not cython.compiled:
     from penstock._hot.queues import QueueState
     from penstock._hot.records import check_record
 
+# Pending keys there is room for before the buffer grows; memory that is never touched costs nothing.
+KEYS_ROOM = 1 << 18
+
 
 @cython.cclass
 class Dispatcher:
@@ -56,7 +60,8 @@ class Dispatcher:
         self.index_keys = index_keys
         self.touched = []
         self.round = 0
-        self.keys = bytearray(1024 * ENTRY_SIZE)
+        self.keys = bytearray(KEYS_ROOM * ENTRY_SIZE)
+        self.spare_keys: bytearray | None = None
         self.key_count = 0
         self.indexed_to = -1
         self.position = 0
@@ -78,18 +83,30 @@ class Dispatcher:
         self.round += 1
         self.touched = []
 
-    def drop_keys(self) -> None:
-        """The pending keys are in the index now. Their memory is kept, unless one burst made it large."""
+    def take_keys(self) -> tuple[bytearray, int]:
+        """Hand over the pending keys, to be entered elsewhere while new ones come in; give the memory back after."""
+        keys, count = self.keys, self.key_count
+        self.keys, self.spare_keys = self.spare_keys or bytearray(KEYS_ROOM * ENTRY_SIZE), None
         self.key_count = 0
-        if len(self.keys) > (1 << 19) * ENTRY_SIZE:
-            self.keys = bytearray(1024 * ENTRY_SIZE)
+        return keys, count
 
-    def run_buffer(self, data: bytearray, pos: int, end: int, base: int) -> int:
-        """Dispatch the records in data[pos:end]; data[0] is at log position `base`."""
-        if pos < 0 or end > len(data):
+    def drop_keys(self) -> None:
+        """The pending keys are not wanted any more."""
+        self.key_count = 0
+
+    def give_back(self, keys: bytearray) -> None:
+        """The taken keys are in the index; their memory serves again, unless one burst made it large."""
+        if len(keys) <= 4 * KEYS_ROOM * ENTRY_SIZE:
+            self.spare_keys = keys
+
+    def run_buffer(self, data: Any, pos: int, end: int, base: int) -> int:
+        """Dispatch the records in data[pos:end], any bytes; data[0] is at log position `base`."""
+        view: cython.const[cython.uchar][::1] = data  # type: ignore[valid-type]
+        if pos < 0 or end > len(view) or pos >= end:
             raise IndexError("run outside the buffer")
-        p: cython.p_uchar = data
-        return self._run(p, pos, end, base)
+        if cython.compiled:
+            return self._run(cython.address(view[0]), pos, end, base)
+        return self._run(view, pos, end, base)
 
     def run_mapped(self, data: MappedBytes, pos: int, end: int, base: int) -> int:
         """The same over a map."""

@@ -1,4 +1,4 @@
-from penstock._hot.bits cimport get_i32, get_i64, put_i32, put_i64
+from penstock._hot.bits cimport get_i32, get_i64, put_i32, put_i64, put_u8
 from penstock._hot.layout cimport ENTRY_SIZE, INDEX_HEADER_SIZE
 from penstock._hot.mapped cimport MappedBytes
 
@@ -15,5 +15,5 @@ cdef class SlotTable:
     cdef public long long end_timestamp
     cdef public long long begin_phy
     cdef public long long end_phy
-    cdef int _put(self, unsigned char *entry, Py_ssize_t at, int key_hash, long long phy,
-                  long long timestamp) except? -1
+    cdef void _put(self, unsigned char *entry, Py_ssize_t at, unsigned char *dirty, int key_hash, long long phy,
+                   long long timestamp) noexcept nogil

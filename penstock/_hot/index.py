@@ -5,7 +5,7 @@ File: header 40 bytes, `slots` x i32 (newest entry of the chain, 0 = none), then
       0 key hash i32   4 physical offset i64   12 seconds since the file's first entry i32   16 previous entry i32
 
 Entry numbers start at 1. The slots are a function of the entries, so after a crash they are rebuilt from
-them and never trusted. Used by one thread at a time.
+them and never trusted. Used by one thread at a time, without the interpreter lock while it enters keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ except ImportError:
     from penstock._hot import shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from penstock._hot.bits import get_i32, get_i64, put_i32, put_i64
+    from penstock._hot.bits import get_i32, get_i64, put_i32, put_i64, put_u8
     from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE
     from penstock._hot.mapped import MappedBytes
 
@@ -68,29 +68,39 @@ class SlotTable:
         room: cython.Py_ssize_t = self.capacity - self.next_entry
         taken: cython.Py_ssize_t = min(count, max(room, 0))
         out: bytearray = bytearray(taken * ENTRY_SIZE)
+        start: cython.Py_ssize_t = first
         source: cython.p_uchar = keys
         target: cython.p_uchar = out
+        dirty: cython.p_uchar = self.dirty
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
         if first < 0 or (first + count) * ENTRY_SIZE > len(keys):
             raise IndexError("keys outside the buffer")
-        for i in range(taken):
-            at = (first + i) * ENTRY_SIZE
-            self._put(
-                target, i * ENTRY_SIZE, get_i32(source, at), get_i64(source, at + 4), get_i64(source, at + 12)
-            )
+        with cython.nogil:
+            for i in range(taken):
+                at = (start + i) * ENTRY_SIZE
+                self._put(
+                    target,
+                    i * ENTRY_SIZE,
+                    dirty,
+                    get_i32(source, at),
+                    get_i64(source, at + 4),
+                    get_i64(source, at + 12),
+                )
         return out
 
     @cython.cfunc
-    @cython.exceptval(-1, check=True)
+    @cython.exceptval(check=False)
+    @cython.nogil
     def _put(
         self,
         entry: cython.p_uchar,
         at: cython.Py_ssize_t,
+        dirty: cython.p_uchar,
         key_hash: cython.int,
         phy: cython.longlong,
         timestamp: cython.longlong,
-    ) -> cython.int:
+    ) -> cython.void:
         seconds: cython.longlong
         value: cython.longlong = key_hash
         slot_at: cython.Py_ssize_t
@@ -114,13 +124,12 @@ class SlotTable:
         put_i32(entry, at + 12, seconds)
         put_i32(entry, at + 16, previous)
         put_i32(self.base, slot_at, self.next_entry)
-        self.dirty[slot_at // PAGE] = 1
+        put_u8(dirty, slot_at // 4096, 1)
         if previous == 0:
             self.used_slots += 1
         self.next_entry += 1
         self.end_phy = phy
         self.end_timestamp = timestamp
-        return 0
 
     def rebuild(self, file: MappedBytes) -> None:
         """Fill the empty slots from the entries 1 .. next_entry - 1 of the file."""

@@ -63,10 +63,13 @@ class CommitLog:
         self.segments: list[Segment | None] = []
         self.views: list[MappedBytes | None] = []
         self.last_timestamp = 0
+        # Position after the newest byte written.
+        self.max_offset = 0
         self._active: Segment | None = None
         self._builder = RecordBuilder(store_host, self._largest_body(), options.seal_records)
         self._stale_end = 0
-        self.on_written: Callable[[bytearray, int, int], None] = lambda buffer, used, base: None
+        self._now_ms = runtime.clock.now_ms
+        self.on_written: Callable[[bytes | memoryview, int, int], None] = lambda data, size, base: None
 
     def _largest_body(self) -> int:
         return min(self._options.max_message_size_bytes, self.segment_size - BLANK_SIZE)
@@ -139,11 +142,6 @@ class CommitLog:
         return self.first_base
 
     @property
-    def max_offset(self) -> int:
-        """Position after the newest byte written."""
-        return self._active.end if self._active else self.first_base
-
-    @property
     def active(self) -> Segment | None:
         return self._active
 
@@ -170,11 +168,22 @@ class CommitLog:
         Each request says afterwards where it went; one that no record can hold has size -1 and the rest goes
         on. On an error the requests that were not written have size 0.
         """
+        segment, builder = self._active, self._builder
+        if segment is not None and not self._stale_end:
+            builder.begin(segment.base + segment.position, segment.size - segment.position, self._now())
+            if builder.add_all(requests, 0) == len(requests):
+                self._write(segment, builder.content(), builder.used)
+                return
+            builder.take_back()
+        self._append_over_segments(requests)
+        builder.shrink()
+
+    def _append_over_segments(self, requests: Sequence[AppendRequest]) -> None:
+        """The same where a segment ends on the way, or something has to be cleared up first."""
         first = 0
         while first < len(requests):
             segment = self._writable()
-            now = self._now()
-            self._builder.begin(segment.end, segment.size - segment.position, now)
+            self._builder.begin(segment.end, segment.size - segment.position, self._now())
             after = self._builder.add_all(requests, first)
             full = after < len(requests)
             if full and after == first and segment.position == 0:
@@ -183,7 +192,6 @@ class CommitLog:
                 continue
             self._finish_run(segment, full)
             first = after
-        self._builder.shrink()
 
     def append_batch(
         self, queue: QueueState, batch: bytes, sys_flag: int, born_timestamp: int, born_host: bytes
@@ -226,12 +234,15 @@ class CommitLog:
 
     def _now(self) -> int:
         """Store times never go back along the log, whatever the clock does: searches by time rely on it."""
-        self.last_timestamp = max(self.last_timestamp, self._runtime.clock.now_ms())
+        now = self._now_ms()
+        if now > self.last_timestamp:
+            self.last_timestamp = now
         return self.last_timestamp
 
     def _writable(self) -> Segment:
         if self._active is None:
             self._active = self._create(self.first_base)
+            self.max_offset = self._active.base
         if self._stale_end > self._active.end:
             self.zero(self._active.end, self._stale_end)
         self._stale_end = 0
@@ -252,26 +263,26 @@ class CommitLog:
             else:
                 self._builder.add_blank(segment.size - segment.position - self._builder.used)
         if self._builder.used:
-            used = self._builder.used
-            base = segment.end
             # After its blank header a full segment's remaining bytes are not written but count as written.
-            self._write(
-                segment, self._builder.content(), segment.size - segment.position if following else used
-            )
-            self.on_written(self._builder.buffer, used, base)
+            room = segment.size - segment.position
+            self._write(segment, self._builder.content(), room if following else self._builder.used)
         if following is not None:
             self._active = following
         if failure is not None:
             raise failure
 
     def _write(self, segment: Segment, data: bytes | memoryview, advance: int) -> None:
+        """One write at the end of the log, then, and only then, the end moves and readers may be told."""
+        position = segment.position
         try:
-            segment.file.pwrite(data, segment.position)
+            segment.file.pwrite(data, position)
         except OSError as error:
             self._stale_end = max(self._stale_end, segment.end + len(data))
             self._builder.take_back()
             raise self._failed("writing to", segment, error) from error
-        segment.position += advance
+        segment.position = position + advance
+        self.max_offset = segment.base + position + advance
+        self.on_written(data, len(data), segment.base + position)
 
     def _roll(self, segment: Segment) -> None:
         self._active = self._following(segment)
@@ -317,6 +328,7 @@ class CommitLog:
             if segment is not None:
                 segment.position = min(max(position - segment.base, 0), segment.size)
                 segment.flushed = segment.position
+        self.max_offset = position
         self._active = self.segment_of(position)
         if self._active is None and not self._read_only and self.segments:
             self._active = self._create(position - position % self.segment_size)

@@ -41,15 +41,13 @@ class LogDispatch:
         # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
         self.rescan_on_gap = False
 
-    def written(self, buffer: bytearray, used: int, base: int) -> None:
-        """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting."""
-        if base == self.offset and self._dispatcher.run_buffer(buffer, 0, used, base) in (
-            DONE,
-            END_OF_SEGMENT,
-        ):
-            segment = self._log.segment_of(base)
-            at_end = self._dispatcher.position < used  # stopped at the blank record
-            self.offset = segment.base + segment.size if at_end and segment else base + used
+    def written(self, data: bytes | memoryview, size: int, base: int) -> None:
+        """Dispatch a run straight from the bytes just written, if nothing before it is waiting.
+
+        Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
+        """
+        if base == self.offset and self._dispatcher.run_buffer(data, 0, size, base) == DONE:
+            self.offset = base + size
 
     def catch_up(self, limit: int) -> None:
         """Dispatch from the maps up to a log position at which a record ends."""

@@ -75,8 +75,7 @@ class Keeper:
             thorough = self._is_due("thorough_queues", self._options.queue_thorough_interval_ms)
             self._sync_derived(0 if thorough else self._options.queue_flush_least_pages)
         elif self._store.dispatcher.key_count > KEYS_PENDING_MAX:
-            with self._lock:
-                self._store.absorb_keys()
+            self._store.absorb_keys()
         self._prepare()
         if self._is_due("clean", self._options.clean_interval_ms):
             self.clean()
@@ -112,7 +111,7 @@ class Keeper:
             dispatched = store.dispatcher.last_timestamp
             log_time, log_end = store.log.last_timestamp, store.log.max_offset
             store.queues.drain()
-            store.absorb_keys()
+        store.absorb_keys()
         store.queues.sync(least_pages)
         if least_pages:
             self._save_checkpoint(log_time, log_end)
@@ -171,6 +170,7 @@ class Keeper:
                 f"disk is {plan.used_percent} % full, over the limit of "
                 f"{self._options.disk_refuse_writes_percent} %"
             )
+        self._store.refuse_writes(self.disk_refusal)
         if plan.critical:
             _LOG.critical("disk of %s is %d %% full", self._store.path, plan.used_percent)
         if plan.refuse_writes and not was_refusing:
@@ -196,8 +196,7 @@ class Keeper:
                     store.log.remove_segment(segment)
         if plan.delete:
             _LOG.info("retention deleted %d segments of %s", len(plan.delete), store.path)
-            with self._lock:
-                self._follow(store.log.min_offset)
+            self._follow(store.log.min_offset)
             plan_after = self._plan(())
             self._apply_limits(plan_after)
         else:
@@ -207,6 +206,7 @@ class Keeper:
 
     def _follow(self, log_min: int) -> None:
         """Queues and index give up what the log no longer has."""
-        for queue in self._store.queues:
-            queue.delete_before(log_min)
+        with self._lock:
+            for queue in self._store.queues:
+                queue.delete_before(log_min)
         self._store.index.delete_before(log_min)

@@ -4,13 +4,15 @@ Keys arrive from the dispatcher in memory and are entered in bulk. Write order o
 then a sync, then the header that counts them; so after a crash the header never counts an entry that is not
 there, the slots are rebuilt from the entries, and the log is read again from the last counted entry on.
 
-Used under the store's append lock, except `sync`.
+Has a lock of its own, so that entering keys does not hold up appends. Lock order: this one before the store's
+append lock.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +82,10 @@ class IndexFile:
     def is_full(self) -> bool:
         return self.header.next_entry >= self._options.index_entries
 
+    @property
+    def has_room(self) -> bool:
+        return self.current_header().next_entry < self._options.index_entries
+
     def open_table(self, *, rebuild: bool) -> SlotTable:
         """The slots in memory, copied from the file or, after a crash, made anew from the entries."""
         options = self._options
@@ -101,13 +107,25 @@ class IndexFile:
     def put(self, keys: bytearray, first: int, count: int) -> int:
         """Enter keys and write entries and slots to the file; how many were taken before it was full."""
         table = self.table or self.open_table(rebuild=False)
-        at = self._entries_at + table.next_entry * ENTRY_SIZE
+        before = self.current_header()
         entries = table.put_keys(keys, first, count)
         if entries:
-            self.file.pwrite(entries, at)
-            self._write_slots(table)
+            try:
+                self.file.pwrite(entries, self._entries_at + before.next_entry * ENTRY_SIZE)
+                self._write_slots(table)
+            except OSError:
+                self._go_back(before)
+                raise
             self.dirty = True
         return len(entries) // ENTRY_SIZE
+
+    def _go_back(self, before: IndexHeader) -> None:
+        """The file could not take the entries: the table must not have them either."""
+        counted, self.header = self.header, before
+        if self.table is not None:
+            self.table.release()
+        self.open_table(rebuild=True)
+        self.header = counted
 
     def _write_slots(self, table: SlotTable) -> None:
         """Dirty pages go out in runs: one write for neighbours."""
@@ -168,6 +186,8 @@ class KeyIndex:
         self._findings = findings
         self._read_only = read_only
         self._files: list[IndexFile] = []
+        self._held = bytearray()
+        self.lock = threading.RLock()
 
     def load(self, *, unclean: bool) -> None:
         """Open the files. After a crash the newest one's slots are rebuilt from its counted entries."""
@@ -224,12 +244,23 @@ class KeyIndex:
         return len(self._files)
 
     def put(self, keys: bytearray, count: int) -> None:
-        """Enter pending keys, rolling to a new file when one is full."""
-        done = 0
-        while done < count:
-            if not self._files or self._files[-1].current_header().next_entry >= self._options.index_entries:
-                self._roll()
-            done += self._files[-1].put(keys, done, count - done)
+        """Enter pending keys, rolling to a new file when one is full.
+
+        What cannot be written is kept and comes first the next time, so that the index misses nothing.
+        """
+        with self.lock:
+            if self._held:
+                keys, count = self._held + keys[: count * ENTRY_SIZE], len(self._held) // ENTRY_SIZE + count
+                self._held = bytearray()
+            done = 0
+            try:
+                while done < count:
+                    if not self._files or not self._files[-1].has_room:
+                        self._roll()
+                    done += self._files[-1].put(keys, done, count - done)
+            except OSError:
+                self._held = keys[done * ENTRY_SIZE : count * ENTRY_SIZE]
+                raise
 
     def _roll(self) -> None:
         disk = self._runtime.disk
@@ -267,42 +298,49 @@ class KeyIndex:
 
     def sync(self) -> None:
         """Make what was entered durable and count it."""
-        for index_file in list(self._files):
-            if index_file.dirty:
-                index_file.dirty = False
-                index_file.sync()
+        with self.lock:
+            for index_file in self._files:
+                if index_file.dirty:
+                    index_file.dirty = False
+                    index_file.sync()
 
     def find(self, queue_topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
         """Log positions, newest first, of records that may have the key: the caller compares the key itself."""
         wanted = key_hash_of(java_string_hash(f"{queue_topic}#{key}"))
         found: list[int] = []
-        for index_file in reversed(self._files):
-            header = index_file.current_header()
-            if header.next_entry <= 1 or header.begin_timestamp > end_ms or header.end_timestamp < begin_ms:
-                continue
-            found += find_key(
-                index_file.view,
-                self._options.index_slots,
-                header.next_entry,
-                header.begin_timestamp,
-                wanted,
-                begin_ms,
-                end_ms,
-                limit - len(found),
-            )
-            if len(found) >= limit:
-                break
+        with self.lock:
+            for index_file in reversed(self._files):
+                header = index_file.current_header()
+                if (
+                    header.next_entry <= 1
+                    or header.begin_timestamp > end_ms
+                    or header.end_timestamp < begin_ms
+                ):
+                    continue
+                found += find_key(
+                    index_file.view,
+                    self._options.index_slots,
+                    header.next_entry,
+                    header.begin_timestamp,
+                    wanted,
+                    begin_ms,
+                    end_ms,
+                    limit - len(found),
+                )
+                if len(found) >= limit:
+                    break
         return found
 
     def delete_before(self, log_min: int) -> int:
         """Delete leading files all of whose records are gone, never the last; how many."""
         deleted = 0
-        while len(self._files) > 1 and self._files[0].header.end_phy < log_min:
-            index_file = self._files.pop(0)
-            path = index_file.path
-            index_file.close()
-            self._runtime.disk.remove(path)
-            deleted += 1
+        with self.lock:
+            while len(self._files) > 1 and self._files[0].header.end_phy < log_min:
+                index_file = self._files.pop(0)
+                path = index_file.path
+                index_file.close()
+                self._runtime.disk.remove(path)
+                deleted += 1
         return deleted
 
     def cut(self, position: int) -> None:

@@ -78,8 +78,11 @@ class MessageStore:
         self._file_lock: FileLock | None = None
         self._closed = True
         self._failure: StoreFailedError | None = None
+        # Why appends are refused, if they are: a failure, or what the keeper says of the disk.
+        self._disk_refusal: DiskFullError | None = None
         self._listeners: list[ArrivalListener] = []
         self._sync_mode = options.flush_mode is FlushMode.SYNC
+        self._default_durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
         self.dispatcher = Dispatcher(options.delays_ms, options.index_enabled)
         self.log = CommitLog(
             runtime, self.paths, options, self.findings, self._host_bytes, read_only=read_only
@@ -314,17 +317,24 @@ class MessageStore:
         raises, requests with `size` 0 were not stored.
         """
         with self._lock:
-            self._check_writable()
+            if self._closed or self._failure or self._disk_refusal or self.flusher.failure:
+                self._check_writable()
+            log = self.log
             try:
-                self.log.append(requests)
+                log.append(requests)
             except StoreFailedError as error:
                 self._failure = error
                 raise
             finally:
-                self._after_write()
-            end = self.log.max_offset
-            self.meters.add("appends", len(requests))
-        return self._wait(end, durability)
+                if not self._sync_mode:
+                    self._after_write()
+            end = log.max_offset
+            self.meters.counters["appends"] += len(requests)
+        if durability is None:
+            durability = self._default_durability
+        if durability is Durability.MEMORY:
+            return Durability.MEMORY, PutStatus.PUT_OK
+        return self._wait(end)
 
     def append_batch(
         self,
@@ -350,10 +360,15 @@ class MessageStore:
                 self._failure = error
                 raise
             finally:
-                self._after_write()
+                if not self._sync_mode:
+                    self._after_write()
             end = self.log.max_offset
             self.meters.add("appends", len(placed))
-        reached, status = self._wait(end, durability)
+        if durability is None:
+            durability = self._default_durability
+        reached, status = (
+            (Durability.MEMORY, PutStatus.PUT_OK) if durability is Durability.MEMORY else self._wait(end)
+        )
         return BatchResult(
             status,
             reached,
@@ -366,11 +381,10 @@ class MessageStore:
         )
 
     def _after_write(self) -> None:
-        """Make written records visible where writing is enough, and tell who waits for them."""
-        if not self._sync_mode:
-            if self.dispatch.offset < self.log.max_offset:
-                self.dispatch.catch_up(self.log.max_offset)
-            self._announce()
+        """Asynchronous flush: what is written is visible; tell who waits for it."""
+        if self.dispatch.offset < self.log.max_offset:
+            self.dispatch.catch_up(self.log.max_offset)
+        self._announce()
 
     def _announce(self) -> None:
         touched = self.dispatcher.touched
@@ -389,12 +403,8 @@ class MessageStore:
         except OSError as error:
             _LOG.warning("entries of %r stay in memory: %s", queue, error)
 
-    def _wait(self, end: int, durability: Durability | None) -> tuple[Durability, PutStatus]:
-        """Wait for what was demanded; what was reached is never more than what is true."""
-        if durability is None:
-            durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
-        if durability is Durability.MEMORY:
-            return Durability.MEMORY, PutStatus.PUT_OK
+    def _wait(self, end: int) -> tuple[Durability, PutStatus]:
+        """Wait for the flush; what was reached is never more than what is true."""
         try:
             self.flush(end, self.options.sync_flush_timeout_ms)
         except FlushTimeoutError:
@@ -441,10 +451,13 @@ class MessageStore:
         self.flusher.check()
         if self._failure is not None:
             raise self._failure
-        if self.keeper.disk_refusal is not None:
-            raise DiskFullError(
-                self.keeper.disk_refusal, "free space or let retention delete; then send again"
-            )
+        if self._disk_refusal is not None:
+            raise self._disk_refusal
+
+    def refuse_writes(self, reason: str | None) -> None:
+        """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
+        hint = "free space or let retention delete; then send again"
+        self._disk_refusal = DiskFullError(reason, hint) if reason else None
 
     @property
     def is_writable(self) -> bool:
@@ -496,11 +509,20 @@ class MessageStore:
         return queue.max_offset if queue else 0
 
     def absorb_keys(self) -> None:
-        """Enter the keys of dispatched records into the index. The caller holds the lock."""
-        if self.dispatcher.key_count:
-            if not self._read_only:
-                self.index.put(self.dispatcher.keys, self.dispatcher.key_count)
-            self.dispatcher.drop_keys()
+        """Enter the keys of dispatched records into the index, without holding up appends.
+
+        The index lock is taken first, so that two callers enter keys in the order of the log.
+        """
+        if self._read_only or not self.dispatcher.key_count:
+            return
+        with self.index.lock:
+            with self._lock:
+                keys, count = self.dispatcher.take_keys()
+            try:
+                self.index.put(keys, count)
+            finally:
+                with self._lock:
+                    self.dispatcher.give_back(keys)
 
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
         """Delete the queues of topics; their messages stay in the log until retention takes them."""

@@ -6,6 +6,7 @@ its way is left out, named in the result and reported; the reader goes on behind
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from penstock.store.key_index import QUERY_MAX, KeyIndex
 from penstock.store.options import StoreOptions
 from penstock.store.queue_table import QueueTable
 
+_LOG = logging.getLogger("penstock.store")
 SCAN_BYTES = 16_000
 READ_BYTES_MAX = 128 << 20
 FAR_FUTURE_MS = (1 << 63) - 1
@@ -206,9 +208,12 @@ class StoreReader:
     ) -> list[StoredMessage]:
         """Messages of a topic with a key, newest first; the index compares hashes, this compares the keys."""
         limit = min(max(limit, 1), QUERY_MAX)
-        with self._lock:
+        try:
             self._absorb_keys()
-            positions = self._index.find(topic, key, QUERY_MAX * 4, begin_ms, end_ms)
+        except OSError as error:
+            # The newest keys stay in memory until the disk takes them; older ones can be found all the same.
+            _LOG.warning("keys of the newest messages are not indexed yet: %s", error)
+        positions = self._index.find(topic, key, QUERY_MAX * 4, begin_ms, end_ms)
         found: list[StoredMessage] = []
         for position in positions:
             try:

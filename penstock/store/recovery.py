@@ -212,9 +212,10 @@ class Recovery:
             self._absorb_keys()
 
     def _absorb_keys(self) -> None:
+        keys, count = self._dispatcher.take_keys()
         if not self._read_only:
-            self._index.put(self._dispatcher.keys, self._dispatcher.key_count)
-        self._dispatcher.drop_keys()
+            self._index.put(keys, count)
+        self._dispatcher.give_back(keys)
 
     def _after(self, segment: Segment, position: int, why: int) -> int | None:
         """Position of the next valid record, in this segment or a later one."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptRecordError
-from penstock.message import encode_properties
 from penstock.store import MessageStore
 from penstock.store.audit import LogAudit
 from tests.interop import penstock_side
@@ -69,17 +68,14 @@ def unsealed(record: StoredMessage) -> StoredMessage:
     return replace(record, properties={k: v for k, v in record.properties.items() if k != SEAL})
 
 
-def damage_properties(directory: Path, record: StoredMessage) -> None:
-    """Turn one bit of a record's KEYS: outside the body, where RocketMQ's ordinary checksum does not look."""
-    offset = record.size_bytes - len(encode_properties(record.properties)) + len("KEYS")
+def damage_keys(directory: Path, record: StoredMessage) -> None:
+    """Turn one bit in a record's KEYS: outside the body, where RocketMQ's ordinary checksum does not look."""
     with open(directory / "commitlog" / f"{0:020d}", "r+b") as segment:
         segment.seek(record.physical_offset)
-        at = segment.read(record.size_bytes).index(b"KEYS\x01") + 5
-        assert at >= offset - 20
-        segment.seek(record.physical_offset + at)
-        (old,) = segment.read(1)
-        segment.seek(record.physical_offset + at)
-        segment.write(bytes([old ^ 0x20]))
+        content = bytearray(segment.read(record.size_bytes))
+        content[content.index(b"KEYS\x01") + 5] ^= 0x20
+        segment.seek(record.physical_offset)
+        segment.write(content)
 
 
 def test_sealed_records_are_ordinary_messages_to_java(java: JavaStore, tmp_path: Path) -> None:
@@ -98,7 +94,7 @@ def test_java_checks_the_seals_of_penstock(java_5: JavaStore, tmp_path: Path) ->
     records = penstock_side.write(tmp_path, more_messages(200, "sealed"), SEALED)
     read = java_5.read(tmp_path, check_seals=True)
     assert (len(read.messages), read.gaps) == (200, ())
-    damage_properties(tmp_path, records[120])
+    damage_keys(tmp_path, records[120])
     assert java_5.read(tmp_path, check_seals=True).max_physical_offset == records[120].physical_offset
 
 
@@ -114,7 +110,7 @@ def test_penstock_checks_the_seals_of_java(java_5: JavaStore, tmp_path: Path, co
             assert found is not None
             same(record, unsealed(penstock_side.java_form(found)), f"position {record.physical_offset}")
     damaged = copy_store(tmp_path / "store")
-    damage_properties(damaged, records[120])
+    damage_keys(damaged, records[120])
     with MessageStore.open(damaged, OPTIONS, read_only=True) as store:
         audit = LogAudit(store.log, store.queues, store.findings, store.reader._lock, repair=False).run()
         assert audit.damaged_records == 1

@@ -1,0 +1,315 @@
+"""The documents are part of the product: links lead somewhere, generated pages are fresh, examples run."""
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts import docs_config
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
+PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+each_page = pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
+
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.M)
+REGISTRY_HOSTS = re.compile(
+    r"pypi\.|pythonhosted|npmjs|registry\.|repo\d?\.maven|maven\.apache\.org|docker\.io|ghcr\.io|quay\.io|"
+    r"conda\.|crates\.io|jfrog|--index-url|--extra-index",
+    re.I,
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|Users|opt|mnt|var|usr|srv)/[\w.-]+")
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return FENCED.sub("", text_of(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name after `#`: headings as GitHub writes them."""
+    return {
+        re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-")
+        for title in HEADING.findall(prose_of(page))
+    }
+
+
+def links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Relative links: as written, the file they mean, the anchor."""
+    for link in LINK.findall(prose_of(page)):
+        if "://" not in link and not link.startswith("mailto:"):
+            path, _, anchor = link.partition("#")
+            yield link, (page.parent / path).resolve() if path else page, anchor
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link, target, anchor in links(page):
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_a_broken_link_would_be_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `two`\n[a](other.md) [b](page.md#one-two) [c](#three)\n```\n[d](no.md)\n```\n", "utf-8"
+    )
+    found = [(link, target.is_file(), anchor in anchors(page)) for link, target, anchor in links(page)]
+    assert found == [("other.md", False, False), ("page.md#one-two", True, True), ("#three", True, False)]
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            waiting.extend(
+                target for _, target, _ in links(page) if target.suffix == ".md" and target.is_file()
+            )
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+
+
+def test_pages_that_sources_mention_exist() -> None:
+    sources = [*sorted((ROOT / "penstock").rglob("*.py")), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    mentioned = {name for path in sources for name in re.findall(r"docs/[\w/-]+\.md", text_of(path))}
+    assert {"docs/configuration.md", "docs/guarantees.md"} <= mentioned
+    assert [name for name in sorted(mentioned) if not (ROOT / name).is_file()] == []
+
+
+def test_source_files_that_pages_mention_exist() -> None:
+    """A path in backticks that begins with a folder of the project and ends like a source file."""
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in re.findall(r"`((?:penstock|tests|scripts)/[\w/.-]+\.(?:py|pxd))`", text_of(page))
+        if not (ROOT / name).is_file()
+    ]
+    assert missing == []
+
+
+def test_modules_named_in_the_architecture_exist() -> None:
+    """The table `Inside the store` names files relative to penstock/store."""
+    section = text_of(DOCS / "architecture.md").partition("## Inside the store")[2].partition("\n## ")[0]
+    names = re.findall(r"`([\w/]+\.py)`", section)
+    assert len(names) > 10
+    store = ROOT / "penstock" / "store"
+    assert [n for n in names if not (store / n).is_file() and not (ROOT / "penstock" / n).is_file()] == []
+
+
+def test_configuration_page_is_what_the_options_say() -> None:
+    assert text_of(DOCS / "configuration.md") == docs_config.render(docs_config.read_all()), (
+        "run: make docs-config"
+    )
+
+
+def test_configuration_page_shows_the_real_defaults() -> None:
+    """The generator reads the source; this compares its defaults with the imported class."""
+    options = importlib.import_module("penstock.store.options")
+    (group,) = [group for group in docs_config.read_all() if group.name == "StoreOptions"]
+    real = options.StoreOptions()
+    assert [option.name for option in group.options] == list(real.__slots__)
+    for option in group.options:
+        assert option.default.startswith(f"`{getattr(real, option.name)}`"), option.name
+
+
+def test_an_option_without_a_paragraph_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "room" / "options.py"
+    path.parent.mkdir()
+    path.write_text(
+        "@dataclass\nclass Options:\n    # Said.\n    a: int = 1 << 10\n\n    b: int = 2\n", "utf-8"
+    )
+    groups = list(docs_config.read_room(path))
+    assert docs_config.unexplained(groups) == ["room: Options.b"]
+    assert groups[0].options[0].default == "`1024`"
+
+
+def test_check_mode_fails_on_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "configuration.md"
+    assert docs_config.main(["--check", str(page)]) == 1
+    assert docs_config.main([str(page)]) == 0
+    assert docs_config.main(["--check", str(page)]) == 0
+    page.write_text(text_of(page) + "x", "utf-8")
+    assert docs_config.main(["--check", str(page)]) == 1
+    assert "make docs-config" in capsys.readouterr().err
+
+
+def readme_example() -> str:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", text_of(ROOT / "README.md"), re.M | re.S)
+    return str(example)
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    lines = text_of(ROOT / "README.md").splitlines()
+    commands = [line.split()[:2] for line in lines[:6] if line.startswith("make ")]
+    assert commands == [["make", "demo"], ["make", "test"]]
+
+
+def test_readme_example_runs(tmp_path: Path) -> None:
+    """Twice: a newcomer will."""
+    example = readme_example()
+    assert len(example.splitlines()) <= 16
+    for run in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout.splitlines()
+        assert printed[0].split()[:3] == ["0", "order", "0"]
+        assert printed[-1] == f"by key: order 1 next offset: {3 * (run + 1)}"
+
+
+def error_classes() -> list[type]:
+    errors = importlib.import_module("penstock.errors")
+    return [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, errors.PenstockError)
+    ]
+
+
+def test_errors_page_names_every_class_with_its_code() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text_of(DOCS / "errors.md"), re.M))
+    assert rows == {error.__name__: str(error.code) for error in error_classes()}
+
+
+def test_errors_page_says_which_classes_carry_a_flag() -> None:
+    rows = {
+        match[1]: match[2].lower()
+        for match in re.finditer(r"^\| `(\w+)` (\|.*)$", text_of(DOCS / "errors.md"), re.M)
+    }
+    for error in error_classes():
+        own = vars(error)
+        for flag, words in (
+            ("retriable", "retriable"),
+            ("route_stale", "route stale"),
+            ("outcome_unknown", "outcome unknown"),
+        ):
+            if own.get(flag):
+                assert error.__name__ == "PenstockError" or words in rows[error.__name__], (
+                    error.__name__,
+                    flag,
+                )
+
+
+def test_errors_page_draws_the_tree_of_the_source() -> None:
+    def drawn(text: str) -> list[tuple[int, str]]:
+        found = re.findall(r"^([│├└─ ]*)(\w+Error)\b", text, re.M)
+        return [(len(branch) // 4, name) for branch, name in found]
+
+    errors = importlib.import_module("penstock.errors")
+    page = next(block for block in FENCED.findall(text_of(DOCS / "errors.md")) if "PenstockError" in block)
+    tree = drawn(page)
+    assert tree == drawn(re.sub(r"^ {4}", "", str(errors.__doc__), flags=re.M))
+    assert {name for _, name in tree} == {error.__name__ for error in error_classes()}
+    by_depth: dict[int, type] = {}
+    for depth, name in tree:
+        error = getattr(errors, name)
+        by_depth[depth] = error
+        assert depth == 0 or error.__base__ is by_depth[depth - 1]
+
+
+def kinds_made_in(folder: Path, makers: set[str]) -> set[str]:
+    """First argument of every call of these names below a folder; a conditional expression has two."""
+    kinds: set[str] = set()
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(text_of(path))):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).rpartition(".")[2] in makers
+                and node.args
+            ):
+                first = node.args[0]
+                options = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
+                kinds.update(option.value for option in options if isinstance(option, ast.Constant))
+    return kinds
+
+
+def kinds_explained(heading: str) -> set[str]:
+    section = text_of(DOCS / "operating" / "store.md").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?`) \|", section, re.M)
+    return {kind for row in rows for kind in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_kind_of_finding_is_explained() -> None:
+    kinds = kinds_made_in(ROOT / "penstock", {"Finding", "_note"})
+    assert len(kinds) > 8
+    assert kinds_explained("Findings") == kinds
+
+
+def test_everything_that_verify_reports_is_explained() -> None:
+    kinds = kinds_made_in(ROOT / "penstock" / "store" / "inspection", {"damage", "note", "tell"})
+    assert len(kinds) > 8
+    explained = kinds_explained("What verify reports")
+    assert kinds - explained - kinds_explained("Findings") == set()
+    assert explained - kinds == set()
+
+
+@each_page
+def test_no_registry_hosts_and_no_paths_of_a_machine(page: Path) -> None:
+    found = REGISTRY_HOSTS.findall(text_of(page)) + MACHINE_PATHS.findall(text_of(page))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text", ["see pypi.org", "pip --index-url x", "in /home/me/store", "`/tmp/x`", "(/work/main)"]
+)
+def test_such_things_would_be_noticed(text: str) -> None:
+    assert REGISTRY_HOSTS.search(text) or MACHINE_PATHS.search(text)
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_decisions_have_their_parts(page: Path) -> None:
+    headings = HEADING.findall(prose_of(page))
+    assert headings[0].startswith(f"{page.name[:4]} ")
+    assert headings[1:5] == ["Status", "Context", "Decision", "Consequences"]
+    for part in re.split(r"^## .+$", prose_of(page), flags=re.M)[1:]:
+        assert len(part.split()) >= 1, "a part is empty"
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+    assert len(DECISIONS) >= 12
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "formats").glob("[a-z]*.md")), ids=lambda page: page.stem)
+def test_format_pages_have_their_parts(page: Path) -> None:
+    headings = HEADING.findall(prose_of(page))
+    for wanted in ("Reader duties", "Writer duties", "Recovery"):
+        assert wanted in headings
+    assert any(heading.startswith("Example") for heading in headings)
+    assert "golden: " in text_of(page)
+
+
+def test_commands_in_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", text_of(ROOT / "Makefile"), re.M))
+    for page in PAGES:
+        named = set(re.findall(r"`make ([a-z][a-z-]*)", text_of(page)))
+        named |= set(re.findall(r"^make ([a-z][a-z-]*)", text_of(page), re.M))
+        assert named <= targets, page
