@@ -155,7 +155,7 @@ class Bench:
             store.append_group(pool[i % len(pool)])
             i += 1
         end = store.log.max_offset
-        store.flush()
+        store.keeper.finish()
         if close:
             store.close()
         else:
@@ -207,11 +207,10 @@ class Bench:
         size = self.fill(path, total, 1024, close=False)
 
         def recover() -> float:
-            # As after a crash long ago: nothing derived is left, all of the log has to be read.
+            # After a crash, and nothing derived is left: all of the log is read, all queues and the index made.
             for name in ("consumequeue", "index"):
                 shutil.rmtree(path / name, ignore_errors=True)
-            for name in ("checkpoint", "penstock.manifest.json"):
-                (path / name).unlink(missing_ok=True)
+            (path / "penstock.manifest.json").unlink(missing_ok=True)
             (path / "abort").touch()
             started = time.perf_counter()
             store = MessageStore.open(path, options(), background=False)

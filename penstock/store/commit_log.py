@@ -341,9 +341,10 @@ class CommitLog:
             return 0
         cleared = 0
         try:
-            for low, high in segment.file.data_ranges(
-                start - segment.base, min(end - segment.base, segment.size)
-            ):
+            ranges = list(
+                segment.file.data_ranges(start - segment.base, min(end - segment.base, segment.size))
+            )
+            for low, high in ranges:
                 for at in range(low, high, len(_ZEROS)):
                     size = min(len(_ZEROS), high - at)
                     if not is_zero(segment.view, at, at + size):

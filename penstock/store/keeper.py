@@ -44,19 +44,19 @@ class Keeper:
         self._audit = LogAudit(store.log, store.queues, store.findings, lock, repair=True)
 
     def settle(self) -> None:
-        """After recovery: everything it built goes to disk before the store is used."""
+        """After recovery: begin. What it rebuilt is synced by the first round; until then the old checkpoint
+        stands, and a crash would only rebuild it again."""
         now = self._runtime.clock.monotonic_ms()
         options = self._options
         self._due = {
             "flush": now + options.flush_interval_ms,
             "thorough_flush": now + options.flush_thorough_interval_ms,
-            "queues": now + options.queue_flush_interval_ms,
-            "thorough_queues": now + options.queue_thorough_interval_ms,
+            "queues": now,
+            "thorough_queues": now,
             "clean": now + options.clean_interval_ms,
             "scrub": now + SCRUB_STEP_MS,
         }
         self._look_at_disk()
-        self._sync_derived(0)
 
     def finish(self) -> None:
         """Before a clean close: flush and sync everything, save the checkpoint."""

@@ -45,7 +45,7 @@ from penstock.store.keeper import Keeper
 from penstock.store.key_index import KeyIndex
 from penstock.store.layout import StorePaths, check_topic
 from penstock.store.options import FlushMode, StoreOptions
-from penstock.store.queue_table import QueueTable
+from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import GetResult, StoreReader, tag_codes
 from penstock.store.recovery import Progress, Recovery, RecoveryReport
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
@@ -53,7 +53,6 @@ from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
 KEEPER_TICK_MS = 100
-TAIL_MAX = 2048
 _LOG = logging.getLogger("penstock.store")
 ArrivalListener = Callable[[Sequence[QueueState]], None]
 

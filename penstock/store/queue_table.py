@@ -20,6 +20,8 @@ from penstock.store.layout import StorePaths, check_topic
 from penstock.store.options import StoreOptions
 
 PAGE = 4096
+# Entries a queue gathers in memory before it writes them on its own; the keeper writes fewer at its interval.
+TAIL_MAX = 2048
 
 
 @dataclass(slots=True)

@@ -29,11 +29,13 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import GAP_MAX, LogDispatch, RescanNeeded
 from penstock.store.findings import Finding, Findings
 from penstock.store.key_index import KeyIndex
-from penstock.store.queue_table import QueueTable
+from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.segment import Segment
 
-CHUNK = 8 << 20
+# Small enough that the second look, which dispatches, still finds the records in the cache.
+CHUNK = 512 << 10
 COPY = 1 << 20
+KEYS_PENDING_MAX = 1 << 17
 Progress = Callable[[int, int], None]
 
 
@@ -208,7 +210,14 @@ class Recovery:
 
     def _dispatch_to(self, position: int) -> None:
         self._dispatch.catch_up(position)
-        if self._dispatcher.key_count > 1 << 18:
+        touched = self._dispatcher.touched
+        self._dispatcher.next_round()
+        if self._read_only:
+            return
+        for state in touched:
+            if state.tail_count >= TAIL_MAX:
+                state.owner.drain()
+        if self._dispatcher.key_count > KEYS_PENDING_MAX:
             self._absorb_keys()
 
     def _absorb_keys(self) -> None:
@@ -224,19 +233,28 @@ class Recovery:
             size = int.from_bytes(segment.view.slice(local, local + 4), "big")
             if position + size < self._durable or self._valid_at(segment, local + size):
                 return position + size
-        for low, high in segment.file.data_ranges(local + 1, segment.available):
-            # Only ranges that were ever written are searched: the rest of a segment may be a gigabyte of nothing.
-            found = find_record(segment.view, max(local + 1, low - 8), high, segment.base)
-            if found >= 0:
-                return segment.base + found
+        found = self._search(segment, local + 1)
+        if found is not None:
+            return found
         number = (segment.base - self._log.first_base) // self._log.segment_size
         for later in self._log.segments[number + 1 :]:
-            if later is not None and any(True for _ in later.file.data_ranges(0, later.available)):
-                if self._valid_at(later, 0):
-                    return later.base
-                found = find_record(later.view, 0, later.available, later.base)
-                if found >= 0:
-                    return later.base + found
+            if later is not None:
+                found = later.base if self._valid_at(later, 0) else self._search(later, 0)
+                if found is not None:
+                    return found
+        return None
+
+    @staticmethod
+    def _search(segment: Segment, start: int) -> int | None:
+        """First valid record of a segment from `start` on.
+
+        Only what was ever written is searched: the rest may be a gigabyte of nothing. The ranges are asked for
+        before the map is touched, because reading ahead into nothing makes it look written.
+        """
+        for low, high in list(segment.file.data_ranges(start, segment.available)):
+            found = find_record(segment.view, max(start, low - 8), high, segment.base)
+            if found >= 0:
+                return segment.base + found
         return None
 
     def _valid_at(self, segment: Segment, local: int) -> bool:

@@ -318,11 +318,14 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.seed("S2-58")
 def test_segment_holds_the_two_records_and_zeros(directory: Path) -> None:
     content = (directory / "commitlog" / "00000000000000000000").read_bytes()
     assert content == (GOLDEN["record-v1"] + GOLDEN["record-second"]).ljust(4096, b"\0")
 
 
+@pytest.mark.seed("S3-6")
+@pytest.mark.seed("S4-43")
 def test_queue_file(directory: Path) -> None:
     by_the_rules = (entry(0, 123, hash_of("turbine")) + entry(123, 113, 0)).ljust(80, b"\0")
     assert GOLDEN["consume-queue-file"] == by_the_rules

@@ -128,6 +128,7 @@ class WrittenStores:
             queries=queries(with_version_2=with_version_2),
             positions={record.physical_offset for record in records} - queued
             | {record.physical_offset for record in records[::25]},
+            halt=True,
         )
 
 

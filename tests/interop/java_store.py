@@ -50,6 +50,7 @@ _HALT_CODE = 9
 _JVM_OPTIONS = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -110,15 +111,18 @@ class JavaStore:
         positions: Iterable[int] = (),
         sizes: StoreSizes = SMALL_SIZES,
         check_seals: bool = False,
+        halt: bool = False,
         timeout_s: float = 120,
     ) -> ReadResult:
         """Recovers and starts the store, reads every queue from min to max offset, answers questions by (topic,
-        key) and by log position, stops cleanly."""
+        key) and by log position, stops cleanly. `halt` saves the seconds that a stop takes, on a directory that
+        nobody needs afterwards."""
         questions: list[dict[str, object]] = [{"topic": topic, "key": key} for topic, key in queries]
         questions += [{"position": position} for position in positions]
         with _lines_file(questions) as path:
-            switches = ["--check-seals"] if check_seals else []
-            lines = self._run(["read", str(directory), path, *switches, *sizes.arguments()], 0, timeout_s)
+            switches = [*(["--check-seals"] if check_seals else []), *(["--halt"] if halt else [])]
+            arguments = ["read", str(directory), path, *switches, *sizes.arguments()]
+            lines = self._run(arguments, _HALT_CODE if halt else 0, timeout_s)
         return read_result(lines)
 
     def rewrite_config(self, source: Path, target: Path, *, timeout_s: float = 60) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.interop.java_messages import SMALL_SIZES, QueuedMessage, StoredMessag
 from tests.interop.java_store import JavaStore
 from tests.interop.killed_writer import QUEUES, numbered
 from tests.interop.penstock_side import OPTIONS, check_content, check_java_content, same
-from tests.interop.workload import expected_record, more_messages
+from tests.interop.workload import expected_of_java, expected_record, more_messages
 
 ROOT = Path(__file__).resolve().parents[2]
 ACKNOWLEDGED_MIN = 600
@@ -125,7 +125,7 @@ def test_java_has_all_that_a_killed_penstock_acknowledged(
                     record.physical_offset
                 ]
     records += penstock_side.write(recovered_by_penstock, more_messages(20, "later"))
-    check_java_content(java.read(recovered_by_penstock), records)
+    check_java_content(java.read(recovered_by_penstock, halt=True), records)
 
 
 # -- Java crashed and left something behind its end ----------------------------------------------------------------
@@ -155,23 +155,18 @@ def _placed(record: bytes, position: int) -> bytes:
     return record[:28] + struct.pack(">q", position) + record[36:]
 
 
-@pytest.mark.fault("F5")
-@pytest.mark.invariant("I11")
-@pytest.mark.invariant("I12")
-@pytest.mark.parametrize(
-    "leftover",
-    [half_record, record_without_its_last_page, noise, record_of_another_place],
-    ids=lambda f: f.__name__,
-)
-def test_penstock_cuts_what_a_crash_of_java_left_behind(
-    java: JavaStore,
-    java_halted: WrittenStore,
-    copy_store: CopyStore,
-    leftover: Callable[[bytes, int], bytes],
-) -> None:
-    directory = copy_store(java_halted.directory)
-    records = list(java_halted.records)
-    end = java_halted.java.max_physical_offset
+LEFTOVERS = (half_record, record_without_its_last_page, noise, record_of_another_place)
+
+
+def segment_path(directory: Path, position: int) -> Path:
+    base = position - position % SMALL_SIZES.segment_bytes
+    return directory / "commitlog" / f"{base:020d}"
+
+
+def leave_behind(
+    directory: Path, records: Sequence[StoredMessage], end: int, leftover: Callable[[bytes, int], bytes]
+) -> bytes:
+    """Write something after the end of the log, made from one of its records."""
     model = next(record for record in records if 2000 < record.size_bytes < 4000)
     with open(segment_path(directory, model.physical_offset), "rb") as segment:
         segment.seek(model.physical_offset % SMALL_SIZES.segment_bytes)
@@ -179,6 +174,19 @@ def test_penstock_cuts_what_a_crash_of_java_left_behind(
     with open(segment_path(directory, end), "r+b") as segment:
         segment.seek(end % SMALL_SIZES.segment_bytes)
         segment.write(garbage)
+    return garbage
+
+
+@pytest.mark.fault("F5")
+@pytest.mark.invariant("I11")
+@pytest.mark.invariant("I12")
+@pytest.mark.parametrize("leftover", LEFTOVERS, ids=lambda leftover: leftover.__name__)
+def test_penstock_cuts_what_a_crash_of_java_left_behind(
+    java_halted: WrittenStore, copy_store: CopyStore, leftover: Callable[[bytes, int], bytes]
+) -> None:
+    directory, records = copy_store(java_halted.directory), java_halted.records
+    end = java_halted.java.max_physical_offset
+    garbage = leave_behind(directory, records, end, leftover)
     with MessageStore.open(directory, OPTIONS, read_only=True) as store:
         assert store.log.max_offset == end
         check_content(store, records)
@@ -189,10 +197,20 @@ def test_penstock_cuts_what_a_crash_of_java_left_behind(
     with open(segment_path(directory, end), "rb") as segment:
         segment.seek(end % SMALL_SIZES.segment_bytes)
         assert not any(segment.read())
-    records += penstock_side.write(directory, more_messages(3, "after"))
-    check_java_content(java.read(directory), records)
 
 
-def segment_path(directory: Path, position: int) -> Path:
-    base = position - position % SMALL_SIZES.segment_bytes
-    return directory / "commitlog" / f"{base:020d}"
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I11")
+def test_java_goes_on_where_penstock_cut(
+    java: JavaStore, java_halted: WrittenStore, copy_store: CopyStore
+) -> None:
+    """With the leftover that RocketMQ itself would take for a message, because it does not compare positions."""
+    directory = copy_store(java_halted.directory)
+    end = java_halted.java.max_physical_offset
+    leave_behind(directory, java_halted.records, end, record_of_another_place)
+    records = java_halted.records + penstock_side.write(directory, more_messages(3, "after"))
+    by_java = more_messages(30, "java")
+    records += expected_of_java(by_java, java.write(directory, by_java, halt=True).puts)
+    with MessageStore.open(directory, OPTIONS) as store:
+        check_content(store, records)
+    check_java_content(java.read(directory, halt=True), records)

@@ -37,7 +37,7 @@ def test_penstock_cannot_have_what_java_holds(java: JavaStore, tmp_path: Path) -
         assert held.process.poll() is None
         assert penstock_side.fingerprint(tmp_path)["abort"] == before["abort"]
     records += penstock_side.write(tmp_path, more_messages(20, "after"))
-    check_java_content(java.read(tmp_path), records)
+    check_java_content(java.read(tmp_path, halt=True), records)
 
 
 @pytest.mark.fault("F1")

@@ -80,7 +80,7 @@ def damage_keys(directory: Path, record: StoredMessage) -> None:
 
 def test_sealed_records_are_ordinary_messages_to_java(java: JavaStore, tmp_path: Path) -> None:
     records = penstock_side.write(tmp_path, more_messages(200, "sealed"), SEALED)
-    read = java.read(tmp_path)
+    read = java.read(tmp_path, halt=True)
     assert read.gaps == ()
     found = sorted((message.record for message in read.messages), key=lambda record: record.physical_offset)
     assert len(found) == len(records)
@@ -95,7 +95,9 @@ def test_java_checks_the_seals_of_penstock(java_5: JavaStore, tmp_path: Path) ->
     read = java_5.read(tmp_path, check_seals=True)
     assert (len(read.messages), read.gaps) == (200, ())
     damage_keys(tmp_path, records[120])
-    assert java_5.read(tmp_path, check_seals=True).max_physical_offset == records[120].physical_offset
+    assert (
+        java_5.read(tmp_path, check_seals=True, halt=True).max_physical_offset == records[120].physical_offset
+    )
 
 
 @pytest.mark.invariant("I12")

@@ -164,7 +164,7 @@ def test_the_store_goes_back_and_forth(
         check_keys_of_turns(store, records, "java")
     records += penstock_side.write(directory, more_messages(60, "penstock", STORE_HOST_V6))
     asked = [("orders", "java-59"), ("orders", "penstock-59"), ("orders", "java"), ("orders", "order-17")]
-    read = java.read(directory, queries=asked)
+    read = java.read(directory, queries=asked, halt=True)
     check_java_content(read, records)
     for (topic, key), hits in read.hits.items():
         assert list(reversed(hits)) == with_key(records, topic, key)

@@ -227,12 +227,21 @@ class LogPass:
         """Follow a queue from the offset that this record has; where to go on."""
         record = self._record(segment, at)
         if not _is_possible(record):
-            return self._refuse(segment, at, record, f"impossible topic or queue id: {record.topic[:80]!r}")
+            return self._refuse(
+                segment, at, record, f"impossible topic, queue id or offset: {record.topic[:80]!r}"
+            )
         key = (record.topic.encode(), record.queue_id)
         state = QueueState(*key)
         state.restart(record.queue_offset, -1)
-        self.tracks[key] = QueueTrack(record.topic, record.queue_id, record.queue_offset, state)
+        track = self.tracks[key] = QueueTrack(record.topic, record.queue_id, record.queue_offset, state)
         self._dispatcher.add_queue(state)
+        queue = self._view.queues.get((record.topic, record.queue_id))
+        if queue is not None:
+            first = queue.first_at_or_after(self._log.min_offset)
+            if first != record.queue_offset and self._queue_position(track, first) == record.physical_offset:
+                track.first = first
+                state.restart(first, -1)
+                return self._wrong_offset(segment, at, record, track)
         return at
 
     def _bridge(self, segment: Segment, at: int) -> int:
@@ -304,7 +313,7 @@ class LogPass:
 
 
 def _is_possible(record: StoredMessage) -> bool:
-    """Whether topic and queue id could have been stored; no checksum of RocketMQ's covers them."""
+    """Whether topic, queue id and offset could have been stored; no checksum of RocketMQ's covers them."""
     topic = record.topic
     return (
         bool(topic) and topic.isascii() and topic.isprintable() and "/" not in topic and record.queue_id >= 0

@@ -78,7 +78,8 @@ class QueueCheck:
         if have.is_filler:
             return "says that there is no record"
         if (have.position, have.size) == (want.position, want.size):
-            if have.tags_code <= EXTENSION_MAX or track.state.topic == SCHEDULE_TOPIC:
+            extended = have.tags_code <= EXTENSION_MAX and self._view.has_extension(track.topic)
+            if extended or track.state.topic == SCHEDULE_TOPIC:
                 return ""
             return f"has tag code {have.tags_code}, the record's is {want.tags_code}"
         if self._leads_to(track, offset, have):
@@ -134,7 +135,7 @@ class QueueCheck:
                 self._issues.note("topic begun anew", f"{track.name} was deleted and made again")
             queue = self._view.queues.get((track.topic, track.queue_id))
             if queue is None:
-                self._without_folder(track, topics)
+                behind += self._without_folder(track, topics)
             elif track.next_offset > queue.end:
                 behind += self._behind(track, queue)
             else:
@@ -178,10 +179,11 @@ class QueueCheck:
                     position=hole.before,
                 )
 
-    def _without_folder(self, track: QueueTrack, topics: frozenset[str] | None) -> None:
+    def _without_folder(self, track: QueueTrack, topics: frozenset[str] | None) -> int:
+        """A queue that the log has and the directory has not; how many entries an open is expected to make."""
         if self._view.has_batch_queue(track.topic):
             self._issues.note("queue not checked", f"{track.topic} has queues of RocketMQ's batch format")
-            return
+            return 0
         manifest = self._view.manifest
         self._told.add((track.topic, track.queue_id))
         folder = str(self._view.paths.queue(track.topic, track.queue_id))
@@ -195,7 +197,8 @@ class QueueCheck:
             self._issues.damage("damaged queue", f"folder is missing: {detail}", path=folder)
         else:
             self._missing += track.messages
-            self._issues.note("queues behind", f"{detail} and no folder yet; an open makes it", path=folder)
+            return track.messages
+        return 0
 
     def _behind(self, track: QueueTrack, queue: QueueFiles) -> int:
         """Entries that the log has and the queue has not: damage after a clean stop, else work for an open."""

@@ -90,6 +90,10 @@ class StoreView:
         """Whether RocketMQ keeps this topic's queues in its other format, which is not looked into."""
         return self.runtime.disk.is_dir(self.path / "batchconsumequeue" / topic)
 
+    def has_extension(self, topic: str) -> bool:
+        """Whether RocketMQ's queue entries of this topic hold places in extension files instead of tag codes."""
+        return self.runtime.disk.is_dir(self.path / "consumequeue_ext" / topic)
+
     def segment_path(self, position: int) -> tuple[str, int]:
         """File of a log position and the byte in it; an empty name where there is no such file."""
         segment = self.log.segment_of(position)

@@ -113,7 +113,7 @@ public final class StoreTool {
             reading.ask(JSON.parseObject(question));
         }
         answerOffsets(store);
-        return stop(store);
+        return options.halt ? HALTED : stop(store);
     }
 
     /**
