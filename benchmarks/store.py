@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchmarks.harness import Figure, compare, machine, print_figure, require_c
 from penstock._hot.records import AppendRequest
 from penstock.message import Message
 from penstock.store import FlushMode, MessageStore, StoreOptions
+from penstock.telemetry import Histogram
 
 MIB = 1 << 20
 QUEUES = 8
@@ -263,66 +265,142 @@ class Bench:
         return figures
 
     def steady(self, seconds: float) -> dict[str, object]:
-        """Grouped 1 KiB appends and raw writes in turns of 5 s, long enough to pass the write-back limits."""
+        """Grouped 1 KiB appends, then raw writes, each long enough to pass the page cache's write-back limits.
+
+        Both write 1 GiB files one after the other and delete a file only after it is on disk, so neither gains
+        by throwing dirty pages away.
+        """
         size = self.record_size(1024, True)
-        turn = 5.0
-        store_rates: list[float] = []
-        raw_rates: list[float] = []
-        slowest = 0.0
-        path = self.fresh()
-        store = MessageStore.open(path, options(file_reserved_hours=0, delete_batch_max=100))
+        store = MessageStore.open(self.fresh(), options(file_reserved_hours=0, delete_batch_max=100))
         pool = self.groups_of(store, 1024, 64, True)
-        raw_path = self.folder / "raw"
-        data = os.urandom(size * 64)
-        started = time.perf_counter()
+
+        def append(i: int) -> None:
+            store.append_group(pool[i % len(pool)])
+
+        def clean() -> None:
+            store.flush()
+            store.keeper.request_clean()
+            store.keeper.clean()
+
         try:
-            while time.perf_counter() - started < seconds:
-                count, begun = 0, time.perf_counter()
-                while (now := time.perf_counter()) - begun < turn:
-                    store.append_group(pool[count // 64 % len(pool)])
-                    slowest = max(slowest, time.perf_counter() - now)
-                    count += 64
-                store_rates.append(count / (time.perf_counter() - begun))
-                store.keeper.request_clean()
-                store.keeper.clean()
-                count, begun, position = 0, time.perf_counter(), 0
-                fd = os.open(raw_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-                os.posix_fallocate(fd, 0, 1 << 30)
-                while time.perf_counter() - begun < turn:
-                    if position + len(data) > 1 << 30:  # the log, too, goes on in a new file
-                        os.close(fd)
-                        raw_path.unlink()
-                        fd = os.open(raw_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-                        os.posix_fallocate(fd, 0, 1 << 30)
-                        position = 0
-                    os.pwrite(fd, data, position)
-                    position += len(data)
-                    count += 64
-                raw_rates.append(count / (time.perf_counter() - begun))
-                os.close(fd)
-                raw_path.unlink()
-                print(
-                    f"  steady: store {store_rates[-1]:,.0f} msg/s, raw {raw_rates[-1]:,.0f} msg/s",
-                    flush=True,
-                )
-        finally:
+            cleaner = Repeater(10, clean)
+            store_seconds, store_groups = paced(append, seconds)
+            cleaner.stop()
             written = store.log.max_offset
+        finally:
             store.abandon()
-        ratios = [a / b for a, b in zip(store_rates, raw_rates, strict=True)]
+            shutil.rmtree(store.path)
+        raw = RawLog(self.folder, os.urandom(size * 64))
+        raw_seconds, raw_groups = paced(raw.write, seconds)
+        raw.close()
+        rate, raw_rate = store_groups["count"] * 64 / seconds, raw_groups["count"] * 64 / seconds
         figure = Figure(
             f"steady {seconds:.0f} s, 1 KiB, group 64, async flush",
             "msg/s",
-            statistics.median(store_rates),
-            statistics.median(raw_rates),
-            statistics.median(ratios),
-            (min(ratios), max(ratios)),
+            rate,
+            raw_rate,
+            rate / raw_rate,
+            (rate / raw_rate, rate / raw_rate),
             None,
-            {"slowest_group_ms": slowest * 1000, "written_gib": written / 2**30},
+            {f"store_{k}": v for k, v in store_groups.items()}
+            | {f"raw_{k}": v for k, v in raw_groups.items()},
         )
         self.figures.append(figure)
         print_figure(figure)
-        print(f"{'':<52} {written / 2**30:.1f} GiB, slowest group {slowest * 1000:.0f} ms")
-        return {"store": store_rates, "raw": raw_rates}
+        for name, groups in (("store", store_groups), ("raw", raw_groups)):
+            print(
+                f"{'':<10} {name:<6} a group of 64: p50 {groups['p50_us']:,.0f} us, p99 {groups['p99_us']:,.0f} us, "
+                f"p99.9 {groups['p999_us']:,.0f} us, slowest {groups['max_us'] / 1000:,.0f} ms"
+            )
+        print(f"{'':<10} {written / 2**30:.1f} GiB written by the store")
+        print(f"{'':<10} store, each second: {sparkline(store_seconds)}")
+        print(f"{'':<10} raw, each second:   {sparkline(raw_seconds)}")
+        return {"store_groups_each_second": store_seconds, "raw_groups_each_second": raw_seconds}
+
+
+class Repeater:
+    """Calls a function every few seconds, beside the measured thread."""
+
+    def __init__(self, interval_s: float, action: Callable[[], None]) -> None:
+        self._stop = threading.Event()
+        self._interval_s = interval_s
+        self._action = action
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self._action()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class RawLog:
+    """1 GiB files written one after the other; a full one is synced and deleted by a thread, as a log's is."""
+
+    def __init__(self, folder: Path, data: bytes) -> None:
+        self._folder = folder
+        self._data = data
+        self._number = 0
+        self._done: queue.Queue[int | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._finish_files, daemon=True)
+        self._thread.start()
+        self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._folder / f"raw{self._number}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self._number += 1
+        self._position = 0
+        os.posix_fallocate(self._fd, 0, 1 << 30)
+
+    def write(self, _: int) -> None:
+        if self._position + len(self._data) > 1 << 30:
+            self._done.put(self._fd)
+            self._open()
+        os.pwrite(self._fd, self._data, self._position)
+        self._position += len(self._data)
+
+    def _finish_files(self) -> None:
+        number = 0
+        while (fd := self._done.get()) is not None:
+            os.fdatasync(fd)
+            os.close(fd)
+            (self._folder / f"raw{number}").unlink()
+            number += 1
+
+    def close(self) -> None:
+        self._done.put(self._fd)
+        self._done.put(None)
+        self._thread.join()
+
+
+def paced(action: Callable[[int], None], seconds: float) -> tuple[list[int], dict[str, float]]:
+    """Run for some seconds as fast as it goes: calls in each second, and how long one call took."""
+    each_second = [0] * (int(seconds) + 1)
+    times = Histogram()
+    clock = time.perf_counter_ns
+    count, started = 0, clock()
+    end = started + int(seconds * 1e9)
+    now = started
+    while now < end:
+        action(count)
+        after = clock()
+        times.record(after - now)
+        each_second[(after - started) // 1_000_000_000 if after < end else -1] += 1
+        now = after
+        count += 1
+    percentiles = {
+        name: times.percentile(p) / 1000 for name, p in (("p50_us", 50), ("p99_us", 99), ("p999_us", 99.9))
+    }
+    return each_second[: int(seconds)], {"count": count, **percentiles, "max_us": times.maximum / 1000}
+
+
+def sparkline(values: list[int]) -> str:
+    """A plot in one line; the highest bar is the best second."""
+    top = max(values, default=1) or 1
+    return "".join("▁▂▃▄▅▆▇█"[min(7, value * 8 // (top + 1))] for value in values)
 
 
 def main() -> None:

@@ -41,8 +41,6 @@ class MappedBytes:
     def release(self) -> None:
         """Stop using the map and unmap it, unless slices of it are still in use."""
         source, self.source = self.source, b"\0"
-        if not cython.compiled:
-            self.view.release()
         self._point_at(_NOTHING, 0)
         close = getattr(source, "close", None)
         if close is not None:

@@ -151,6 +151,7 @@ def walk(data: MappedBytes, start: int, end: int, base: int, verify: bool) -> tu
     """
     if start < 0 or end > data.size:
         raise IndexError("walk outside the map")
+    hold = data.view  # as long as this is held the map stays, whoever releases it meanwhile
     p: cython.p_const_uchar = data.base
     pos: cython.Py_ssize_t = start
     stop: cython.Py_ssize_t = end
@@ -168,6 +169,7 @@ def walk(data: MappedBytes, start: int, end: int, base: int, verify: bool) -> tu
             last = pos
             count += 1
             pos += size
+    del hold
     return pos, size if size < 0 else 0, count, last
 
 
@@ -178,6 +180,7 @@ def find_record(data: MappedBytes, start: int, end: int, base: int) -> int:
     """
     if start < 0 or end > data.size:
         raise IndexError("search outside the map")
+    hold = data.view  # as long as this is held the map stays, whoever releases it meanwhile
     p: cython.p_const_uchar = data.base
     at: cython.Py_ssize_t = start + 4
     stop: cython.Py_ssize_t = end
@@ -196,6 +199,7 @@ def find_record(data: MappedBytes, start: int, end: int, base: int) -> int:
                 found = at - 4
                 break
             at += 1
+    del hold
     return found
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from penstock._hot.layout import BLANK_SIZE
 from penstock._hot.mapped import MappedBytes
@@ -308,17 +309,20 @@ class CommitLog:
             )
         return StoreFailedError(f"{what} segment {where} failed: {error}", "check the disk, then restart")
 
-    def prepare_next(self) -> bool:
-        """Make the next segment ahead of its need, if the active one is nearly full. Called by the keeper."""
+    def base_to_prepare(self) -> int | None:
+        """Position of a segment that will be needed soon and is not there yet."""
         active = self._active
-        if active is None or self._read_only:
-            return False
-        if active.position * 100 < active.size * self._options.prepare_next_at_percent:
-            return False
-        if self.segment_of(active.base + active.size) is not None:
-            return False
-        self._create(active.base + active.size)
-        return True
+        if active is None or active.position * 100 < active.size * self._options.prepare_next_at_percent:
+            return None
+        base = active.base + active.size
+        return None if self.segment_of(base) is not None else base
+
+    def take_prepared(self, base: int, made: Path) -> None:
+        """Put a segment that the keeper made into its place, unless an append needed it sooner."""
+        if self.segment_of(base) is None:
+            self._place(Segment.create(self._runtime.disk, self._paths, base, self.segment_size, made))
+        else:
+            self._runtime.disk.remove(made)
 
     # -- ends ------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.errors import DiskFullError
 from penstock.runtime import Runtime
 from penstock.store.audit import LogAudit
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.options import FlushMode
 from penstock.store.retention import MANUAL_ROUNDS, RetentionPlan, SegmentAge, plan_round
+from penstock.store.segment import Segment
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
@@ -134,10 +134,16 @@ class Keeper:
         self._store.checkpoint_file.save(self.checkpoint)
 
     def _prepare(self) -> None:
+        """Make the next segment while nobody waits for it; only moving it into place needs the lock."""
+        store = self._store
+        base = store.log.base_to_prepare()
+        if base is None:
+            return
         try:
+            ready = Segment.make(self._runtime.disk, store.paths, base, store.log.segment_size, ".ready")
             with self._lock:
-                self._store.log.prepare_next()
-        except DiskFullError as error:
+                store.log.take_prepared(base, ready)
+        except OSError as error:
             _LOG.warning("the next segment cannot be prepared: %s", error)
 
     # -- retention -------------------------------------------------------------------------------------------
@@ -185,7 +191,11 @@ class Keeper:
         candidates = tuple(
             SegmentAge(segment.base, self._runtime.disk.modified_ms(segment.path))
             for segment in list(store.log.segments)
-            if segment is not None and active is not None and segment.base < active.base
+            # Never one that is being written, nor one that a flush may still be working on.
+            if segment is not None
+            and active is not None
+            and segment.base < active.base
+            and segment.base + segment.size <= store.flusher.flushed_offset
         )
         plan = self._plan(candidates)
         self._manual_rounds = max(self._manual_rounds - 1, 0)

@@ -356,6 +356,7 @@ class KeyIndex:
             self._drop(path, f"it reaches beyond the log's end at {position}")
 
     def close(self) -> None:
-        for index_file in self._files:
-            index_file.close()
-        self._files = []
+        with self.lock:
+            for index_file in self._files:
+                index_file.close()
+            self._files = []

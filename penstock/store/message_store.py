@@ -208,15 +208,17 @@ class MessageStore:
             return
         self._stop_thread()
         with self._lock:
-            self._closed = True
-            try:
-                if not self._read_only and self._failure is None and self.flusher.failure is None:
-                    self.keeper.finish()
-                    self.log.close(remove_unused=True)
-                    self._runtime.disk.remove(self.paths.abort)
-                    self._runtime.disk.sync_dir(self.path)
-            finally:
-                self._release()
+            self._closed = (
+                True  # from here on no append gets in; the rest needs no lock, and must not hold it
+            )
+        try:
+            if not self._read_only and self._failure is None and self.flusher.failure is None:
+                self.keeper.finish()
+                self.log.close(remove_unused=True)
+                self._runtime.disk.remove(self.paths.abort)
+                self._runtime.disk.sync_dir(self.path)
+        finally:
+            self._release()
 
     def abandon(self) -> None:
         """Let go of everything as a crash would: nothing more is written. For tests and simulations."""

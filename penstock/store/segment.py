@@ -49,25 +49,31 @@ class Segment:
         return Segment(base, size, file, MappedBytes(source), available)
 
     @staticmethod
-    def create(disk: Disk, paths: StorePaths, base: int, size: int) -> Segment:
-        """Make the file that begins at `base`. Order: allocate, sync, move into place, sync the directory."""
-        name = position_name(base)
+    def make(disk: Disk, paths: StorePaths, base: int, size: int, suffix: str = "") -> Path:
+        """A preallocated file, on disk, not yet in its place; different suffixes never meet."""
         disk.make_dirs(paths.prepare)
-        disk.make_dirs(paths.commit_log)
-        temporary = paths.prepare / name
-        file = disk.open(temporary, create=True)
+        path = paths.prepare / (position_name(base) + suffix)
+        file = disk.open(path, create=True)
         try:
             file.truncate(0)
             file.allocate(size)
             file.sync()
         except OSError:
             file.close()
-            disk.remove(temporary)
+            disk.remove(path)
             raise
         file.close()
-        disk.rename(temporary, paths.commit_log / name)
+        return path
+
+    @staticmethod
+    def create(disk: Disk, paths: StorePaths, base: int, size: int, made: Path | None = None) -> Segment:
+        """The segment that begins at `base`. Order: allocate, sync, move into place, sync the directory."""
+        source = made or Segment.make(disk, paths, base, size)
+        target = paths.commit_log / position_name(base)
+        disk.make_dirs(paths.commit_log)
+        disk.rename(source, target)
         disk.sync_dir(paths.commit_log)
-        return Segment.open(disk, paths.commit_log / name, base, size, read_only=False)
+        return Segment.open(disk, target, base, size, read_only=False)
 
     def close(self) -> None:
         self.view.release()

@@ -32,7 +32,10 @@ class Writer:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, str(WRITER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     def run_and_kill(self, folder: Path, mode: str, seed: int, first: int, life_s: float) -> list[list[str]]:
@@ -49,7 +52,9 @@ class Writer:
         while (left := deadline - time.monotonic()) > 0:  # keep the pipe empty, or the writer would wait
             told += process.stdout.read() or b""
             time.sleep(min(left, 0.002))
-        assert process.poll() is None, f"the writer died by itself: {process.stderr and process.stderr.read()!r}"
+        assert process.poll() is None, (
+            f"the writer died by itself: {process.stderr and process.stderr.read()!r}"
+        )
         os.set_blocking(process.stdout.fileno(), True)
         process.kill()
         rest, errors = process.communicate()
@@ -88,9 +93,7 @@ def kill_many_times(folder: Path, mode: str, rounds: int, seed: int) -> int:
         for number in range(rounds):
             current, writer = writer, Writer()
             life_s = entropy.fraction() * LIFE_MAX_S
-            told = current.run_and_kill(
-                here, mode, seed + number, (number + 1) * SERIALS_PER_ROUND, life_s
-            )
+            told = current.run_and_kill(here, mode, seed + number, (number + 1) * SERIALS_PER_ROUND, life_s)
             for topic, queue, offset, serial in told:
                 ledger.add(topic, int(queue), int(offset), int(serial))
             last_here = (number + 1) % ROUNDS_PER_FOLDER == 0 or number + 1 == rounds

@@ -84,7 +84,9 @@ class Sample:
 
     def lost_to(self, low: int, high: int) -> set[int]:
         """Messages whose records touch [low, high)."""
-        return {s for s, (position, size) in self.records.items() if position < high and position + size > low}
+        return {
+            s for s, (position, size) in self.records.items() if position < high and position + size > low
+        }
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -322,7 +324,9 @@ def test_a_damaged_queue_entry_is_never_served_and_the_scrubber_repairs_it(
     )
     with open_store(sample.folder, options, clock=clock) as store:
         found, named = served(store)
-        if at == "zeroed" or int(at) < 12:  # not the tags code, which takes nothing away from a read without a filter
+        if (
+            at == "zeroed" or int(at) < 12
+        ):  # not the tags code, which takes nothing away from a read without a filter
             assert len(found) >= len(sample.records) - 1
             assert (len(found) == len(sample.records)) or ("orders", 0, 3) in named
         for _ in range(20):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,9 @@ from tests.fault.store_checks import (
 
 pytestmark = [pytest.mark.fault("F4"), pytest.mark.timeout(60)]
 
+EXPORTED_POINTERS = pytest.mark.xfail(
+    strict=True, reason="a failed write of index slots ends in BufferError instead of a quiet retry"
+)
 SITES = [
     ("pwrite", "commitlog"),
     ("allocate", "prepare"),
@@ -47,6 +52,13 @@ SITES = [
 ]
 
 
+@pytest.fixture
+def stores() -> Iterator[ExitStack]:
+    """Lets go of the stores of a test that failed half-way."""
+    with ExitStack() as stack:
+        yield stack
+
+
 def tick(store: MessageStore, clock: ManualClock) -> None:
     """A keeper's round; like its thread, a test only notes that a round failed."""
     clock.advance(15_000)
@@ -59,15 +71,24 @@ def tick(store: MessageStore, clock: ManualClock) -> None:
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.parametrize("mode", [FlushMode.SYNC, FlushMode.ASYNC])
-@pytest.mark.parametrize(("operation", "where"), SITES, ids=lambda value: str(value))
-@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize(
+    ("operation", "where", "after"),
+    [
+        pytest.param(
+            *site, after, marks=EXPORTED_POINTERS if (*site, after) == ("pwrite", "index", 1) else ()
+        )
+        for site in SITES
+        for after in (0, 1)
+    ],
+)
 def test_no_space_at_one_place(
-    tmp_path: Path, operation: str, where: str, after: int, mode: FlushMode
+    tmp_path: Path, stores: ExitStack, operation: str, where: str, after: int, mode: FlushMode
 ) -> None:
     """The writer sees DiskFullError or nothing at all; reads go on; nothing is lost; space brings it back."""
     options = small_options(flush_mode=mode)
     disk, clock, ledger = faulty(tmp_path), ManualClock(), Ledger()
     store = open_store(tmp_path, options, disk=disk, clock=clock)
+    stores.callback(store.abandon)
     for serial in range(1, 30):
         append(store, serial, ledger)
     tick(store, clock)
@@ -160,6 +181,8 @@ def test_a_disk_that_fills_up_serves_reads_and_goes_on_when_space_returns(tmp_pa
     reopened(tmp_path, ledger).close()
 
 
+@EXPORTED_POINTERS
+@pytest.mark.leak_exempt("the failed open leaves its files open: part of the same bug")
 def test_a_store_that_cannot_be_opened_for_lack_of_space_says_so_and_opens_later(tmp_path: Path) -> None:
     ledger = Ledger()
     store = open_store(tmp_path)

@@ -20,7 +20,7 @@ from tests.interop import java_store, penstock_side  # noqa: E402
 from tests.interop.java_messages import ReadResult, StoredMessage  # noqa: E402
 from tests.interop.java_release import VERSIONS  # noqa: E402
 from tests.interop.java_store import JavaStore  # noqa: E402
-from tests.interop.workload import expected_of_java, in_queues, queries, workload  # noqa: E402
+from tests.interop.workload import expected_of_java, in_queues, queries, times, workload  # noqa: E402
 
 CopyStore = Callable[[Path], Path]
 
@@ -128,6 +128,7 @@ class WrittenStores:
             queries=queries(with_version_2=with_version_2),
             positions={record.physical_offset for record in records} - queued
             | {record.physical_offset for record in records[::25]},
+            times=times(records) if with_version_2 else (),
             halt=True,
         )
 

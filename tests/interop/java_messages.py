@@ -132,6 +132,16 @@ class QueueGap:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeQuestion:
+    """Which offset a store time belongs to; the boundary is LOWER or UPPER."""
+
+    topic: str
+    queue_id: int
+    time_ms: int
+    boundary: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadResult:
     messages: tuple[QueuedMessage, ...]
     queues: tuple[QueueRange, ...]
@@ -139,6 +149,7 @@ class ReadResult:
     # By topic and key. RocketMQ compares hashes only, so a record with another key may be among them.
     hits: dict[tuple[str, str], tuple[StoredMessage, ...]]
     at: dict[int, StoredMessage | None]
+    offset_by_time: dict[TimeQuestion, int]
     min_physical_offset: int
     max_physical_offset: int
 
@@ -232,6 +243,10 @@ def read_result(lines: list[dict[str, Any]]) -> ReadResult:
         at={
             at["position"]: None if at["found"] is None else _stored_message(at["found"])
             for at in by_kind.get("at", ())
+        },
+        offset_by_time={
+            TimeQuestion(time["topic"], time["queueId"], time["time"], time["boundary"]): time["found"]
+            for time in by_kind.get("time", ())
         },
         min_physical_offset=bounds["minPhyOffset"],
         max_physical_offset=bounds["maxPhyOffset"],

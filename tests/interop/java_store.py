@@ -38,6 +38,7 @@ from tests.interop.java_messages import (
     MessageSpec,
     ReadResult,
     StoreSizes,
+    TimeQuestion,
     WriteResult,
     put_result,
     read_result,
@@ -109,16 +110,21 @@ class JavaStore:
         *,
         queries: Iterable[tuple[str, str]] = (),
         positions: Iterable[int] = (),
+        times: Iterable[TimeQuestion] = (),
         sizes: StoreSizes = SMALL_SIZES,
         check_seals: bool = False,
         halt: bool = False,
         timeout_s: float = 120,
     ) -> ReadResult:
         """Recovers and starts the store, reads every queue from min to max offset, answers questions by (topic,
-        key) and by log position, stops cleanly. `halt` saves the seconds that a stop takes, on a directory that
+        key), by log position and by time (5 line only), stops cleanly. `halt` saves the seconds that a stop takes, on a directory that
         nobody needs afterwards."""
         questions: list[dict[str, object]] = [{"topic": topic, "key": key} for topic, key in queries]
         questions += [{"position": position} for position in positions]
+        questions += [
+            {"topic": time.topic, "queueId": time.queue_id, "time": time.time_ms, "boundary": time.boundary}
+            for time in times
+        ]
         with _lines_file(questions) as path:
             switches = [*(["--check-seals"] if check_seals else []), *(["--halt"] if halt else [])]
             arguments = ["read", str(directory), path, *switches, *sizes.arguments()]

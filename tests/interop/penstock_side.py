@@ -103,6 +103,8 @@ class _Writer:
             self._append_group()
 
     def _append_group(self) -> None:
+        if not self._waiting:
+            return
         self._store.append_group([request for _, request in self._waiting])
         for spec, request in self._waiting:
             self._expect(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store import GetStatus, MessageStore
+from penstock.store import GetStatus, MessageStore, TimeBoundary
 from tests.interop import penstock_side
-from tests.interop.conftest import CopyStore, WrittenStore
+from tests.interop.conftest import CopyStore, WrittenStore, WrittenStores
 from tests.interop.java_messages import StoredMessage
 from tests.interop.java_store import JavaStore
 from tests.interop.penstock_side import OPTIONS, check_content, check_java_content, java_form
@@ -113,6 +113,19 @@ def test_tags_select_the_same_messages(java_written: WrittenStore) -> None:
                 found += [java_form(message) for message in result.messages()]
                 offset = result.next_offset
             assert found == [event for event in events if event.properties.get("TAGS") in tags]
+
+
+@pytest.mark.parametrize("writer", ["java-clean", "penstock"])
+def test_both_find_the_same_offset_by_time(
+    java_5: JavaStore, written_stores: WrittenStores, writer: str
+) -> None:
+    written = written_stores.get(java_5, writer)
+    assert len(written.java.offset_by_time) > 20
+    with MessageStore.open(written.directory, OPTIONS, read_only=True) as store:
+        for asked, expected in written.java.offset_by_time.items():
+            boundary = TimeBoundary(asked.boundary)
+            found = store.reader.offset_by_time(asked.topic, asked.queue_id, asked.time_ms, boundary)
+            assert found == expected, asked
 
 
 def test_java_finds_its_own_keys(java_written: WrittenStore) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tests.interop.java_messages import BatchSpec, MessageSpec, PutResult, StoredMessage
+from tests.interop.java_messages import BatchSpec, MessageSpec, PutResult, StoredMessage, TimeQuestion
 
 Spec = MessageSpec | BatchSpec
 QueueKey = tuple[str, int]
@@ -77,6 +77,17 @@ def queries(*, with_version_2: bool) -> list[tuple[str, str]]:
         ("no-such-topic", "k0"),
     ]
     return [*asked, (V2_TOPIC, "v2-3")] if with_version_2 else asked
+
+
+def times(records: Sequence[StoredMessage]) -> list[TimeQuestion]:
+    """Times in, between, before and after those of two queues; many messages have the same."""
+    asked = []
+    for key in (("events", 0), ("orders", 1)):
+        stored = sorted({record.store_timestamp_ms for record in in_queues(records)[key]})
+        moments = {stored[0], stored[-1], *stored[:: max(len(stored) // 20, 1)]}
+        for time_ms in sorted({moment + step for moment in moments for step in (-1, 0, 1)}):
+            asked += [TimeQuestion(*key, time_ms, boundary) for boundary in ("LOWER", "UPPER")]
+    return asked
 
 
 def _spec(topic: str, queue_id: int, body: bytes, **properties: str) -> MessageSpec:

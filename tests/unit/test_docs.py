@@ -313,3 +313,16 @@ def test_commands_in_the_documents_exist() -> None:
         named = set(re.findall(r"`make ([a-z][a-z-]*)", text_of(page)))
         named |= set(re.findall(r"^make ([a-z][a-z-]*)", text_of(page), re.M))
         assert named <= targets, page
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", DOCS / "operating" / "store.md"], ids=["README", "store"]
+)
+@pytest.mark.parametrize("command", ["verify", "dump", "stats"])
+def test_options_in_the_documents_exist(page: Path, command: str) -> None:
+    store = importlib.import_module("penstock.cli.store").store
+    known = {option for parameter in store.commands[command].params for option in parameter.opts}
+    line = re.search(rf"^penstock store {command} DIR.*$", text_of(page), re.M)
+    assert line, f"the page does not show `penstock store {command}`"
+    assert set(re.findall(r"--[a-z-]+", line[0])) <= known
+    assert "--json" in known

@@ -48,6 +48,8 @@ class QueueTrack:
     queue_id: int
     first: int
     state: QueueState
+    # Whether `first` is a record's: half messages of transactions name a queue and have no place in it.
+    entered: bool = True
     messages: int = 0
     bytes: int = 0
     begun_anew: int = 0
@@ -233,7 +235,8 @@ class LogPass:
         key = (record.topic.encode(), record.queue_id)
         state = QueueState(*key)
         state.restart(record.queue_offset, -1)
-        track = self.tracks[key] = QueueTrack(record.topic, record.queue_id, record.queue_offset, state)
+        track = QueueTrack(record.topic, record.queue_id, record.queue_offset, state, _is_in_queue(record))
+        self.tracks[key] = track
         self._dispatcher.add_queue(state)
         queue = self._view.queues.get((record.topic, record.queue_id))
         if queue is not None:
@@ -249,6 +252,10 @@ class LogPass:
         record = self._record(segment, at)
         track = self.tracks[(record.topic.encode(), record.queue_id)]
         expected = track.next_offset
+        if not (track.entered or track.messages or track.state.tail_count):
+            track.first, track.entered = record.queue_offset, True
+            track.state.restart(record.queue_offset, -1)
+            return at
         if self._queue_position(track, expected) == record.physical_offset:
             return self._wrong_offset(segment, at, record, track)
         self._cut_tail(track)
@@ -284,8 +291,7 @@ class LogPass:
             record = self._record(segment, at)
             after = at + record.size
             track = self.tracks.get((record.topic.encode(), record.queue_id))
-            kind = record.sys_flag & int(SystemFlag.TRANSACTION_MASK)
-            if track is not None and kind in _IN_QUEUE and record.queue_offset < track.next_offset:
+            if track is not None and _is_in_queue(record) and record.queue_offset < track.next_offset:
                 if self._queue_position(track, track.next_offset) == record.physical_offset:
                     at = self._wrong_offset(segment, at, record, track)
                     continue
@@ -310,6 +316,10 @@ class LogPass:
                     "damaged queue", detail, position=position, length=record.size, path=path, at=at
                 )
             )
+
+
+def _is_in_queue(record: StoredMessage) -> bool:
+    return record.sys_flag & int(SystemFlag.TRANSACTION_MASK) in _IN_QUEUE
 
 
 def _is_possible(record: StoredMessage) -> bool:

@@ -181,6 +181,8 @@ class QueueCheck:
 
     def _without_folder(self, track: QueueTrack, topics: frozenset[str] | None) -> int:
         """A queue that the log has and the directory has not; how many entries an open is expected to make."""
+        if not track.messages:
+            return 0
         if self._view.has_batch_queue(track.topic):
             self._issues.note("queue not checked", f"{track.topic} has queues of RocketMQ's batch format")
             return 0

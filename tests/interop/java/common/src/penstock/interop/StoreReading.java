@@ -39,8 +39,18 @@ final class StoreReading {
         }
     }
 
-    /** A question has a position, or a topic and a key; the answer repeats it. */
+    /** A question has a position, or a time in a queue, or a topic and a key; the answer repeats it. */
     void ask(JSONObject question) throws Exception {
+        if (question.containsKey("time")) {
+            question.put("found", Release.offsetByTime(
+                store,
+                question.getString("topic"),
+                question.getIntValue("queueId"),
+                question.getLongValue("time"),
+                question.getString("boundary")));
+            answers.accept("time", question);
+            return;
+        }
         if (question.containsKey("position")) {
             MessageExt message = store.lookMessageByOffset(question.getLongValue("position"));
             question.put("found", message == null ? null : MessageJson.describe(message));

@@ -74,6 +74,10 @@ final class Release {
         return store.putMessage(inner);
     }
 
+    static long offsetByTime(DefaultMessageStore store, String topic, int queueId, long time, String boundary) {
+        throw new UnsupportedOperationException("the 4.9 line has no boundaries: of equal times it takes any");
+    }
+
     static QueueUnit unit(DefaultMessageStore store, String topic, int queueId, long offset) {
         ConsumeQueue queue = store.getConsumeQueue(topic, queueId);
         SelectMappedBufferResult found = queue == null ? null : queue.getIndexBuffer(offset);

@@ -3,6 +3,7 @@ package penstock.interop;
 import java.io.IOException;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.common.BoundaryType;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -63,6 +64,10 @@ final class Release {
         MessageExtBrokerInner inner = (MessageExtBrokerInner) message;
         inner.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         return store.putMessage(inner);
+    }
+
+    static long offsetByTime(DefaultMessageStore store, String topic, int queueId, long time, String boundary) {
+        return store.getOffsetInQueueByTime(topic, queueId, time, BoundaryType.valueOf(boundary));
     }
 
     static QueueUnit unit(DefaultMessageStore store, String topic, int queueId, long offset) {

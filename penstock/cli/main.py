@@ -1,0 +1,135 @@
+"""`penstock`: the root of the commands, and the one place where an error becomes a line and an exit code.
+
+Commands are imported when they are called: `penstock --help` loads neither the store nor rich.
+
+    exit codes    0 done, 1 damage found, 2 refused or wrongly called, 130 interrupted, 141 output closed
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock import __version__
+from penstock.cli.escaping import one_line
+from penstock.errors import PenstockError
+
+# Name: module, attribute, what `penstock --help` says.
+COMMANDS = {
+    "demo": ("penstock.cli.demo", "demo", "Write, crash, recover, verify and dump a store, with figures."),
+    "store": ("penstock.cli.store", "store", "Look into a store directory without changing it."),
+}
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+
+class RootGroup(click.Group):
+    """Imports a command when it is called, and ends every error in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Output that nobody reads any more ends the command, also if that shows only at the last flush."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            _drop_output()
+            return EXIT_PIPE_CLOSED
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        # Findings are shown by the commands; without a handler Python would print them a second time.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
+        try:
+            code = super().main(args, prog_name or "penstock", complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            usage = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+            code = _refuse(error.format_message() + usage)
+        except click.ClickException as error:
+            code = _refuse(error.format_message())
+        except PenstockError as error:
+            code = _refuse(str(error))
+        except OSError as error:
+            code = _refuse(f"{error.filename or 'the disk'}: {error.strerror or error}")
+        except click.Abort:
+            code = EXIT_INTERRUPTED
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(message: str) -> int:
+    click.echo(f"penstock: {one_line(message)}", err=True)
+    return EXIT_REFUSED
+
+
+def _drop_output() -> None:
+    """The reader of our output is gone; the flush at exit must not complain about it."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from penstock import _hot
+
+        click.echo(f"penstock {__version__} (hot modules: {_hot.form()})")
+        ctx.exit()
+
+
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and the form of the hot modules, then exit.",
+)
+def root() -> None:
+    """A message queue that speaks and stores Apache RocketMQ's formats."""
+
+
+def main() -> None:
+    """Entry point. What a terminal cannot show is escaped instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    root.main()
+
+
+if __name__ == "__main__":
+    main()

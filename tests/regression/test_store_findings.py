@@ -1,0 +1,194 @@
+"""The smallest form of each store bug that the fault tests found. An expected failure is a bug still open; when it
+is mended, its mark goes and the test stays."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.message import Message
+from penstock.store import Durability, FlushMode
+from penstock.testing import ManualClock
+from tests.fault.store_checks import (
+    Ledger,
+    append,
+    audit,
+    faulty,
+    open_store,
+    place_of,
+    reopened,
+    small_options,
+)
+
+
+def known(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=reason)
+
+
+@known("Segment.create syncs commitlog/ but not prepare/, from which the file was moved")
+@pytest.mark.fault("F6")
+@pytest.mark.invariant("I1")
+def test_a_flushed_message_survives_the_loss_of_unsynced_names(tmp_path: Path) -> None:
+    disk, ledger = faulty(tmp_path / "store", lose_directory_entries=True), Ledger()
+    store = open_store(tmp_path / "store", disk=disk)
+    append(store, 1, ledger)
+    disk.crash()
+    store.abandon()
+    reopened(tmp_path / "store", ledger).close()
+
+
+@known("check() does not notice properties that end in zeros")
+@pytest.mark.fault("F5")
+@pytest.mark.invariant("I2")
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_record_torn_in_its_properties_is_not_a_message(tmp_path: Path, seal: bool) -> None:
+    disk = faulty(tmp_path)
+    store = open_store(tmp_path, small_options(seal_records=seal), disk=disk)
+    result = store.append(Message("t", b"body", {"KEYS": "a-long-key"}), durability=Durability.MEMORY)
+    disk.crash(torn_at=result.size - 5 - 20 * seal, torn_path_contains="commitlog")
+    store.abandon()
+    with open_store(tmp_path) as again:
+        assert again.read("t", 0, 0) == []
+
+
+@known("correct_min() takes the fillers before the first kept record for records")
+@pytest.mark.fault("F7")
+def test_the_oldest_offset_does_not_go_back_when_a_rebuilt_queue_is_opened_again(tmp_path: Path) -> None:
+    clock, options = ManualClock(), small_options(file_reserved_hours=1)
+    store = open_store(tmp_path, options, clock=clock)
+    for serial in range(6, 600, 6):
+        append(store, serial)
+    clock.advance(10**13)
+    store.keeper.request_clean()
+    assert store.keeper.clean() > 0
+    kept_from = store.min_offset("orders", 0)
+    assert kept_from % options.queue_file_entries, "the first kept offset must lie inside a queue file"
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    with open_store(tmp_path, options) as rebuilt:
+        assert rebuilt.min_offset("orders", 0) == kept_from
+    with open_store(tmp_path, options) as again:
+        assert again.min_offset("orders", 0) == kept_from
+        assert again.get("orders", 0, kept_from).missing == ()
+
+
+@known("the view of the slots in the error's traceback keeps their memory from being closed")
+@pytest.mark.leak_exempt("the store cannot be let go of: part of the same bug")
+@pytest.mark.fault("F4")
+def test_a_store_without_space_for_index_slots_goes_on_and_closes(tmp_path: Path) -> None:
+    disk, clock = faulty(tmp_path), ManualClock()
+    store = open_store(tmp_path, disk=disk, clock=clock)
+    disk.fail_next("pwrite", errno.ENOSPC, path_contains="index", after=1, times=None)
+    errors = []
+    for serial in range(1, 40):
+        append(store, serial)
+        clock.advance(15_000)
+        try:
+            store.keeper.tick()
+        except Exception as error:
+            errors.append(error)  # kept, as a log record or a status page would keep it
+    disk.clear_faults()
+    assert {type(error) for error in errors} == {OSError}
+    store.close()
+
+
+@known("Dispatcher.round and QueueState.round both begin at 0, so the first queue is never called touched")
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_listeners_hear_of_every_arrival(tmp_path: Path, mode: FlushMode) -> None:
+    with open_store(tmp_path, small_options(flush_mode=mode)) as store:
+        arrivals: list[tuple[bytes, int]] = []
+        store.on_arrival(lambda queues: arrivals.extend((q.topic, q.queue_id) for q in queues))
+        for serial in (6, 12):
+            append(store, serial)
+        assert arrivals == [(b"orders", 0), (b"orders", 0)]
+
+
+@known("the same: the first step of an audit compares no queue at all")
+@pytest.mark.fault("F7")
+@pytest.mark.invariant("I12")
+def test_an_audit_compares_the_queues_of_the_first_segment(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        for serial in range(6, 60, 6):
+            append(store, serial)
+    path = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[3 * 20 + 7] ^= 4
+    path.write_bytes(data)
+    with open_store(tmp_path) as store:
+        assert len(store.log.segments) == 1
+        assert [finding.position >= 0 for finding in audit(store).damage()] == [True]
+
+
+@known("the manifest promises queue ends of records that the log has not flushed; nothing says they are gone")
+@pytest.mark.fault("F6")
+@pytest.mark.invariant("I12")
+def test_offsets_that_a_power_loss_took_are_reported_or_given_out_again(tmp_path: Path) -> None:
+    options = small_options(flush_mode=FlushMode.ASYNC, queue_file_entries=400)
+    disk, clock = faulty(tmp_path), ManualClock()
+    store = open_store(tmp_path, options, disk=disk, clock=clock)
+    for serial in range(6, 36, 6):
+        append(store, serial)
+    clock.advance(10_500)
+    store.keeper.tick()
+    assert store.flusher.flushed_offset == store.log.max_offset
+    for serial in range(36, 66, 6):
+        append(store, serial)
+    clock.advance(9_900)  # the queues' thorough sync is due, the log's thorough flush is not
+    store.keeper._sync_derived(0)
+    disk.crash()
+    store.abandon()
+    with open_store(tmp_path, options) as again:
+        phantom = range(len(again.read("orders", 0, 0)), again.max_offset("orders", 0))
+        assert not phantom or any("orders/0" in finding.detail for finding in again.findings.damage()), (
+            phantom
+        )
+
+
+@known("message_at() reads up to the written end of the log, not the visible one")
+@pytest.mark.invariant("I5")
+def test_under_sync_flush_a_message_is_not_found_by_position_before_it_is_flushed(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        result = store.append(Message("t", b"body"), durability=Durability.MEMORY)
+        assert store.max_offset("t", 0) == 0
+        assert store.message_at(result.physical_offset) is None
+
+
+class RetentionInBetween(list[Any]):
+    """A list of segments whose first one is deleted by another thread just before it is sliced."""
+
+    delete: Any = None
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) and self.delete is not None:
+            delete, self.delete = self.delete, None
+            delete()
+        return super().__getitem__(index)
+
+
+@known("unflushed() computes a list index and uses it after retention may have shortened the list")
+@pytest.mark.invariant("I1")
+def test_a_flush_during_retention_does_not_skip_a_segment(tmp_path: Path) -> None:
+    with open_store(tmp_path, small_options(flush_mode=FlushMode.ASYNC)) as store:
+        serial = 6
+        while store.log.max_offset < 8192:
+            append(store, serial, size=500)
+            serial += 6
+        store.flush()
+        while store.log.max_offset < 2 * 8192:
+            append(store, serial, size=500)
+            serial += 6
+        segments = RetentionInBetween(store.log.segments)
+        store.log.segments = segments
+        oldest, middle = segments[0], segments[1]
+        segments.delete = lambda: store.log.remove_segment(oldest)
+        store.flush()
+        assert store.flusher.flushed_offset == store.log.max_offset
+        assert middle.flushed == middle.size, "called flushed, never synced"
+
+
+def test_the_messages_of_these_tests_share_a_queue() -> None:
+    assert {place_of(serial) for serial in range(6, 600, 6)} == {("orders", 0)}
