@@ -7,6 +7,7 @@ cdef enum:
     ENTRY_SIZE = 20
     SEAL_SIZE = 20
     INDEX_HEADER_SIZE = 40
+    FILLER_SIZE = 0x7FFFFFFF
 
     BLANK = -1
     NOTHING = -2

@@ -10,6 +10,7 @@ RECORD_SIZE_MIN = 91
 ENTRY_SIZE = 20
 SEAL_SIZE = 20
 INDEX_HEADER_SIZE = 40
+FILLER_SIZE = 0x7FFFFFFF  # size of the queue entries that stand for offsets without a record
 
 # What `check_record` finds where there is no valid record; a valid one gives its size.
 BLANK = -1

@@ -1,14 +1,13 @@
 from penstock._hot.bits cimport (
-    all_zero, copy_bytes, find_byte, get_i32, get_i64, get_u8, new_buffer,
+    all_zero, copy_bytes, find_byte, get_i32, get_i64, get_u8, new_buffer, put_i32, put_i64,
 )
-from penstock._hot.layout cimport BLANK, ENTRY_SIZE, MAGIC_V1, MAGIC_V2
+from penstock._hot.layout cimport ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.records cimport check_record
 
 cdef class EntrySelection:
-    cdef readonly list positions
-    cdef readonly list sizes
-    cdef readonly list offsets
+    cdef bytearray chosen
+    cdef readonly Py_ssize_t count
     cdef readonly long long total_bytes
     cdef readonly long long scanned_to
     cdef readonly bint full

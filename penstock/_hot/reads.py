@@ -15,28 +15,56 @@ except ImportError:
     from penstock._hot import shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from penstock._hot.bits import all_zero, copy_bytes, find_byte, get_i32, get_i64, get_u8, new_buffer
-    from penstock._hot.layout import ENTRY_SIZE, MAGIC_V1, MAGIC_V2
+    from penstock._hot.bits import (
+        all_zero,
+        copy_bytes,
+        find_byte,
+        get_i32,
+        get_i64,
+        get_u8,
+        new_buffer,
+        put_i32,
+        put_i64,
+    )
+    from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
     from penstock._hot.mapped import MappedBytes
     from penstock._hot.records import check_record
-
-FILLER_SIZE = 0x7FFFFFFF  # size of the entries that stand for offsets without a record
 
 
 @cython.cclass
 class EntrySelection:
-    """Entries chosen for one read, under limits on count and bytes; the first match is always taken."""
+    """Entries chosen for one read, under limits on count and bytes; the first match is always taken.
+
+    Chosen entries are kept as 20 bytes each: log position i64, record size i32, queue offset i64.
+    """
 
     def __init__(self, max_count: int, max_bytes: int, tags: frozenset[int] | None) -> None:
-        self.positions = []
-        self.sizes = []
-        self.offsets = []
+        self.chosen = bytearray(32 * ENTRY_SIZE)
+        self.count = 0
         self.total_bytes = 0
         self.scanned_to = -1
         self.full = False
         self.tags = tags
         self.max_count = max_count
         self.max_bytes = max_bytes
+
+    def position(self, i: int) -> int:
+        """Log position of the record of chosen entry `i`."""
+        return self._field(i, 0)
+
+    def size(self, i: int) -> int:
+        """Its size."""
+        return self._field(i, 8) >> 32
+
+    def offset(self, i: int) -> int:
+        """Its queue offset."""
+        return self._field(i, 12)
+
+    def _field(self, i: int, at: int) -> int:
+        if i < 0 or i >= self.count:
+            raise IndexError("no such entry")
+        p: cython.p_uchar = self.chosen
+        return get_i64(p, i * ENTRY_SIZE + at)
 
     def scan_bytes(self, data: bytes, first: int) -> None:
         """Look at entries held in memory; `first` is the queue offset of the first."""
@@ -57,8 +85,10 @@ class EntrySelection:
     @cython.exceptval(-1, check=True)
     def _scan(self, p: cython.p_const_uchar, count: cython.Py_ssize_t, first: cython.longlong) -> cython.int:
         i: cython.Py_ssize_t
+        at: cython.Py_ssize_t
         size: cython.int
         code: cython.int
+        target: cython.p_uchar
         for i in range(count):
             size = get_i32(p, i * ENTRY_SIZE + 8)
             if self.tags is not None:
@@ -67,14 +97,17 @@ class EntrySelection:
                 if code not in self.tags:
                     self.scanned_to = first + i + 1
                     continue
-            if self.positions and (
-                len(self.positions) >= self.max_count or self.total_bytes + size > self.max_bytes
-            ):
+            if self.count and (self.count >= self.max_count or self.total_bytes + size > self.max_bytes):
                 self.full = True
                 return 0
-            self.positions.append(get_i64(p, i * ENTRY_SIZE))
-            self.sizes.append(size)
-            self.offsets.append(first + i)
+            at = self.count * ENTRY_SIZE
+            if at + ENTRY_SIZE > len(self.chosen):
+                self.chosen.extend(bytes(len(self.chosen)))
+            target = self.chosen
+            put_i64(target, at, get_i64(p, i * ENTRY_SIZE))
+            put_i32(target, at + 8, size)
+            put_i64(target, at + 12, first + i)
+            self.count += 1
             self.total_bytes += size if size != FILLER_SIZE else 0
             self.scanned_to = first + i + 1
         return 0
@@ -89,57 +122,60 @@ def gather(
     verify: bool,
 ) -> tuple[bytearray, list[int], list[int]]:
     """One copy of every chosen record that is sound: (bytes, indexes of damaged ones, of missing ones)."""
-    # Room is reserved by the entries' sizes; a lying size must not reserve gigabytes, so it is bounded by
-    # what a record can be before it counts.
-    count: cython.Py_ssize_t = len(selection.positions)
+    # Two passes: room is reserved only for records that were checked, because an entry's size may lie. A size
+    # of 0 marks what the second pass leaves out.
+    count: cython.Py_ssize_t = selection.count
     damaged: list = []
     missing: list = []
-    good: list = []
     total: cython.Py_ssize_t = 0
     used: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
-    number: cython.Py_ssize_t
-    maps_count: cython.Py_ssize_t = len(maps)
+    number: cython.longlong
+    pos: cython.Py_ssize_t
     phy: cython.longlong
     size: cython.longlong
-    pos: cython.Py_ssize_t
+    maps_count: cython.Py_ssize_t = len(maps)
     low: cython.longlong = first_base
     segment: cython.longlong = segment_size
     wanted_id: cython.int = queue_id
     check_sum: cython.bint = verify
+    chosen: cython.p_uchar = selection.chosen
     data: MappedBytes
     for i in range(count):
-        phy = selection.positions[i]
-        size = selection.sizes[i]
+        phy = get_i64(chosen, i * ENTRY_SIZE)
+        size = get_i32(chosen, i * ENTRY_SIZE + 8)
         number = -1 if phy < low else (phy - low) // segment
         if size == FILLER_SIZE or number < 0 or number >= maps_count or maps[number] is None:
             missing.append(i)
+            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
             continue
         data = maps[number]
         pos = phy - low - number * segment
         if data.size == 0:  # retention took the segment between choosing and copying
             missing.append(i)
+            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
             continue
         if (
-            size < 91
+            size < RECORD_SIZE_MIN
             or pos + size > data.size
             or check_record(data.base, pos, pos + size, phy, check_sum) != size
-            or get_i64(data.base, pos + 20) != selection.offsets[i]
+            or get_i64(data.base, pos + 20) != get_i64(chosen, i * ENTRY_SIZE + 12)
             or get_i32(data.base, pos + 12) != wanted_id
         ):
             damaged.append(i)
+            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
             continue
-        good.append(i)
         total += size
     out: bytearray = new_buffer(total)
     target: cython.p_uchar = out
-    for i in good:
-        phy = selection.positions[i]
-        size = selection.sizes[i]
-        number = (phy - low) // segment
-        data = maps[number]
-        copy_bytes(target, used, data.base, phy - low - number * segment, size)
-        used += size
+    for i in range(count):
+        size = get_i32(chosen, i * ENTRY_SIZE + 8)
+        if size:
+            phy = get_i64(chosen, i * ENTRY_SIZE)
+            number = (phy - low) // segment
+            data = maps[number]
+            copy_bytes(target, used, data.base, phy - low - number * segment, size)
+            used += size
     return out, damaged, missing
 
 

@@ -65,6 +65,12 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.4g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
+def count_text(count: int, noun: str) -> str:
+    """A number of things: `1 file`, `2,000 entries`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else several}"
+
+
 def rate_text(count: int, duration_ms: int) -> str:
     """Megabytes (10^6) per second."""
     return f"{count / max(duration_ms, 1) / 1000:,.1f} MB/s"
@@ -102,14 +108,17 @@ def show_verify(console: Console, report: VerifyReport) -> None:
     """Totals, what was found, and a verdict in the last line."""
     log, queues, index, sizes = report.log, report.queues, report.index, report.sizes
     table = plain_table("Part", "Files", "Compared", "Wrong", right=("Compared", "Wrong"))
-    segments = f"{log.segments} segments of {size_text(sizes.segment_size_bytes)}"
-    table.add_row("log", segments, f"{log.records:,} records", f"{log.damaged_records:,}")
-    files = f"{queues.queues} queues of {queues.topics} topics, {sizes.queue_file_entries:,} entries a file"
-    table.add_row("queues", files, f"{queues.entries:,} entries", f"{queues.wrong_entries:,}")
-    compared = f"{index.compared:,} entries" if index.checked else "not checked"
+    segments = f"{count_text(log.segments, 'segment')} of {size_text(sizes.segment_size_bytes)}"
+    table.add_row("log", segments, count_text(log.records, "record"), f"{log.damaged_records:,}")
+    shape = f"{sizes.queue_file_entries:,} entries a file"
+    files = f"{count_text(queues.queues, 'queue')} of {count_text(queues.topics, 'topic')}, {shape}"
+    table.add_row("queues", files, count_text(queues.entries, "entry"), f"{queues.wrong_entries:,}")
+    compared = count_text(index.compared, "entry") if index.checked else "not checked"
     shape = f" of {sizes.index_slots:,} slots, {sizes.index_entries:,} entries" if index.checked else ""
     wrong = index.wrong_entries + index.wrong_slots
-    table.add_row("index", f"{index.files} files{shape if index.files else ''}", compared, f"{wrong:,}")
+    table.add_row(
+        "index", f"{count_text(index.files, 'file')}{shape if index.files else ''}", compared, f"{wrong:,}"
+    )
     console.print(Text(printable(report.path), style="bold"))
     console.print()
     console.print(table)
@@ -128,12 +137,12 @@ def show_verify(console: Console, report: VerifyReport) -> None:
     if report.sound:
         console.print(Text(f"sound{_with_notes(notes)}", style="bold green"))
     else:
-        places = f"{report.damage_total} damaged place{'s' if report.damage_total > 1 else ''}"
+        places = count_text(report.damage_total, "damaged place")
         console.print(Text(f"DAMAGED: {places}{_with_notes(notes)}", style="bold red"))
 
 
 def _with_notes(notes: int) -> str:
-    return f", {notes} note{'s' if notes > 1 else ''}" if notes else ""
+    return f", {count_text(notes, 'note')}" if notes else ""
 
 
 def show_issues(console: Console, issues: Sequence[Issue], total: int) -> None:
@@ -169,13 +178,14 @@ def show_stats(console: Console, stats: StoreStats, *, per_queue: bool) -> None:
     log, points = stats.log, stats.checkpoint
     console.print(Text(printable(stats.path), style="bold"))
     console.print()
+    extent = f"{size_text(log.end - log.start)} in {count_text(log.segments, 'segment')}"
     about = "in the log" if stats.exact else "by queue entries; --exact reads the log"
     lines = [
         ("messages", f"{stats.messages:,} ({about})"),
         ("state", f"{state_text(stats.clean, stats.in_use)} (hot modules: {stats.form})"),
-        ("log", f"{log.start:,} to {log.end:,}, {size_text(log.end - log.start)} in {log.segments} segments"),
+        ("log", f"{log.start:,} to {log.end:,}, {extent}"),
         ("stored", f"{time_text(log.first_timestamp)} to {time_text(log.last_timestamp)}"),
-        ("index", f"{stats.index_entries:,} entries"),
+        ("index", count_text(stats.index_entries, "entry")),
         (
             "checkpoint",
             f"log {time_text(points.physic_timestamp)}, queues {time_text(points.logics_timestamp)}",

@@ -10,7 +10,8 @@ import fcntl
 import functools
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,22 +132,20 @@ def dump(
 
     if queue is not None and topic is None:
         raise click.UsageError("--queue needs --topic", click.get_current_context())
-    rows = islice(_rows(directory, topic, queue, start, _given(**sizes)), limit)
-    damaged = 0
-    if as_json:
-        for row in rows:
-            damaged += messages.print_line(row)
-    else:
-        damaged = messages.show_messages(render.output(), rows)
+    with closing(_rows(directory, topic, queue, start, _given(**sizes))) as rows:
+        if as_json:
+            damaged = sum(messages.print_line(row) for row in islice(rows, limit))
+        else:
+            damaged = messages.show_messages(render.output(), islice(rows, limit))
     if damaged:
-        places = "1 damaged place" if damaged == 1 else f"{damaged} damaged places"
+        places = render.count_text(damaged, "damaged place")
         click.echo(f"penstock: {places}; see `penstock store verify`", err=True)
     return EXIT_DAMAGE if damaged else 0
 
 
 def _rows(
     directory: Path, topic: str | None, queue: int | None, start: int, given: GivenSizes
-) -> Iterator[StoredMessage | DamagedRange]:
+) -> Generator[StoredMessage | DamagedRange]:
     from penstock.cli import render
     from penstock.store import inspection
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock._hot.layout import ENTRY_SIZE
+from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
 from penstock._hot.mapped import MappedBytes
 from penstock._hot.queues import QueueState
-from penstock._hot.reads import FILLER_SIZE, EntrySelection
+from penstock._hot.reads import EntrySelection
 from penstock.runtime import Disk, File
 from penstock.store.findings import Finding, Findings
 from penstock.store.layout import StorePaths, parse_position, position_name

@@ -98,6 +98,7 @@ class StoreReader:
         self._findings = findings
         self._lock = lock
         self._absorb_keys = absorb_keys
+        self._reported: set[int] = set()
 
     def get(
         self,
@@ -126,11 +127,11 @@ class StoreReader:
             selection, views, first_base, self._log.segment_size, queue_id, self._options.verify_reads
         )
         for i in damaged:
-            self._report(topic, queue_id, selection.offsets[i], selection.positions[i], selection.sizes[i])
-        count = len(selection.positions) - len(damaged) - len(missing)
+            self._report(topic, queue_id, selection.offset(i), selection.position(i))
+        count = selection.count - len(damaged) - len(missing)
         if count:
             status = GetStatus.FOUND
-        elif selection.positions:
+        elif selection.count:
             status = GetStatus.MESSAGE_WAS_REMOVING
         else:
             status = GetStatus.NO_MATCHED_MESSAGE
@@ -141,8 +142,8 @@ class StoreReader:
             high,
             data,
             count,
-            tuple(selection.offsets[i] for i in damaged),
-            tuple(selection.offsets[i] for i in missing),
+            tuple(selection.offset(i) for i in damaged),
+            tuple(selection.offset(i) for i in missing),
         )
 
     @staticmethod
@@ -173,21 +174,23 @@ class StoreReader:
             selection = EntrySelection(max(max_count, 1), READ_BYTES_MAX, None)
             queue.select(selection, offset, max_count)
             found = []
-            for position, size in zip(selection.positions, selection.sizes, strict=True):
-                view = self._log.slice(position, size)
+            for i in range(selection.count):
+                view = self._log.slice(selection.position(i), selection.size(i))
                 if view is not None:
                     found.append(view)
             return found
 
-    def _report(self, topic: str, queue_id: int, offset: int, position: int, size: int) -> None:
-        self._findings.add(
-            Finding(
-                "damaged record",
-                f"{topic}/{queue_id} offset {offset} cannot be read; left out of the answer",
-                position,
-                size,
+    def _report(self, topic: str, queue_id: int, offset: int, position: int) -> None:
+        """Once for each place: a consumer that polls it again and again must not drown other findings."""
+        if position not in self._reported:
+            self._reported.add(position)
+            self._findings.add(
+                Finding(
+                    "damaged record",
+                    f"{topic}/{queue_id} offset {offset} cannot be read; left out of the answer",
+                    position,
+                )
             )
-        )
 
     def message_at(self, position: int) -> StoredMessage | None:
         """The message whose record begins at a log position; None if there is none.

@@ -200,7 +200,7 @@ def test_a_flipped_bit_in_a_field_that_says_where_a_record_belongs(
 
 @pytest.mark.invariant("I12")
 def test_a_zeroed_page(sample: Sample) -> None:
-    serial, position, size = record_in_segment(sample, 1)
+    _, position, _ = record_in_segment(sample, 1)
     sample.write(position - 20, bytes(1000))
     check_damaged(sample, sample.lost_to(position - 20, position + 980), reported_at=position)
 

@@ -117,8 +117,10 @@ class JavaStore:
         timeout_s: float = 120,
     ) -> ReadResult:
         """Recovers and starts the store, reads every queue from min to max offset, answers questions by (topic,
-        key), by log position and by time (5 line only), stops cleanly. `halt` saves the seconds that a stop takes, on a directory that
-        nobody needs afterwards."""
+        key), by log position and by time (5 line only), stops cleanly.
+
+        `halt` saves the seconds that a stop takes, on a directory that nobody needs afterwards.
+        """
         questions: list[dict[str, object]] = [{"topic": topic, "key": key} for topic, key in queries]
         questions += [{"position": position} for position in positions]
         questions += [

@@ -2,12 +2,12 @@
 row instead of being left out.
 
 The log is read as its files are. Queues are read through a store opened read-only, which builds in memory what
-a crash kept out of their files.
+a crash kept out of their files. Who stops early closes the generator, which closes the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ NAMED_MAX = 10
 
 def dump_log(
     path: Path, given: GivenSizes | None = None, *, start: int = 0, runtime: Runtime | None = None
-) -> Iterator[StoredMessage | DamagedRange]:
+) -> Generator[StoredMessage | DamagedRange]:
     """Messages in the order of the log, from the first record at or after a log position."""
     with StoreView(path, given or GivenSizes(), runtime or Runtime.system()) as view:
         yield from records_from(view.log, start, view.end.position)
@@ -43,7 +43,7 @@ def dump_queues(
     start: int = 0,
     runtime: Runtime | None = None,
     progress: Progress | None = None,
-) -> Iterator[StoredMessage | DamagedRange]:
+) -> Generator[StoredMessage | DamagedRange]:
     """Messages of one queue of a topic, or of all its queues one after the other, from a queue offset on."""
     runtime = runtime or Runtime.system()
     sizes = detect_sizes(runtime.disk, StorePaths(path), given or GivenSizes())

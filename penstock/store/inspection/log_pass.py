@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock._hot.dispatch import Dispatcher
-from penstock._hot.layout import BLANK, ENTRY_SIZE, GAP, NEW_QUEUE, REASONS
+from penstock._hot.layout import BAD_CHECKSUM, BLANK, ENTRY_SIZE, GAP, NEW_QUEUE, REASONS
 from penstock._hot.queues import QueueState
 from penstock._hot.reads import store_timestamp, walk
 from penstock.message import StoredMessage, TransactionKind, decode_record
@@ -154,7 +154,11 @@ class LogPass:
 
     def _damage(self, segment: Segment, local: int, visible: int, why: int) -> int:
         following = after_damage(segment, local, visible, why)
-        self._report(segment, local, following - local, REASONS[why])
+        reason = REASONS[why]
+        if why == BAD_CHECKSUM:  # its lengths add up, so it can say which message is lost
+            record = self._record(segment, local)
+            reason += f" in {record.topic[:80]}/{record.queue_id} offset {record.queue_offset}"
+        self._report(segment, local, following - local, reason)
         return following
 
     def _report(self, segment: Segment, local: int, length: int, reason: str) -> None:
