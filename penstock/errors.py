@@ -111,7 +111,10 @@ class StoreFailedError(StoreError):
 
 
 class FlushFailedError(StoreFailedError):
-    """fsync failed. The kernel may have dropped the pages, so nothing unflushed may be claimed any more."""
+    """fsync failed. The kernel may have dropped the pages, so nothing unflushed may be claimed any more: outcome
+    unknown, because a restart may still find the message."""
+
+    outcome_unknown = True
 
 
 class FlushTimeoutError(StoreError):

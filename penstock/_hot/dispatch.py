@@ -59,7 +59,7 @@ class Dispatcher:
         self.delays_ms = list(delays_ms)
         self.index_keys = index_keys
         self.touched = []
-        self.round = 0
+        self.round = 1
         self.keys = bytearray(KEYS_ROOM * ENTRY_SIZE)
         self.spare_keys: bytearray | None = None
         self.key_count = 0

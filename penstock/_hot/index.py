@@ -57,8 +57,11 @@ class SlotTable:
             self.view = bytearray(4)
             self.base = cython.address(self.view[0])
         else:
-            self.view.release()
-        self.memory.close()
+            self.view = self.base = memoryview(bytearray(4))
+        # Not closed by hand: an exception under way may still hold a view of it. It goes with its last user.
+        self.memory = None
+        self.slots = 1
+        self.capacity = 0
 
     def put_keys(self, keys: bytearray, first: int, count: int) -> bytearray:
         """Enter pending keys (hash i32, physical offset i64, store time i64) until the table is full.

@@ -16,6 +16,7 @@ cdef enum:
     BAD_LENGTH = -5
     BAD_CHECKSUM = -6
     BAD_POSITION = -7
+    TORN = -8
 
     DONE = 0
     END_OF_SEGMENT = 1

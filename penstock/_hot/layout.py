@@ -20,6 +20,7 @@ BAD_MAGIC = -4
 BAD_LENGTH = -5
 BAD_CHECKSUM = -6
 BAD_POSITION = -7
+TORN = -8
 REASONS = {
     BLANK: "blank record",
     NOTHING: "nothing written here",
@@ -28,6 +29,7 @@ REASONS = {
     BAD_LENGTH: "lengths do not add up",
     BAD_CHECKSUM: "checksum mismatch",
     BAD_POSITION: "record says it belongs elsewhere",
+    TORN: "the write was torn",
 }
 
 # Why the dispatcher stopped.

@@ -19,12 +19,14 @@ if not cython.compiled:
         all_zero,
         copy_bytes,
         find_byte,
+        get_i16,
         get_i32,
         get_i64,
         get_u8,
         new_buffer,
         put_i32,
         put_i64,
+        same_bytes,
     )
     from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
     from penstock._hot.mapped import MappedBytes
@@ -118,6 +120,7 @@ def gather(
     maps: Sequence[MappedBytes | None],
     first_base: int,
     segment_size: int,
+    topic: bytes,
     queue_id: int,
     verify: bool,
 ) -> tuple[bytearray, list[int], list[int]]:
@@ -138,8 +141,10 @@ def gather(
     low: cython.longlong = first_base
     segment: cython.longlong = segment_size
     wanted_id: cython.int = queue_id
-    check_sum: cython.bint = verify
+    check_sum: cython.int = verify
     chosen: cython.p_uchar = selection.chosen
+    name: cython.p_uchar = topic
+    name_size: cython.Py_ssize_t = len(topic)
     data: MappedBytes
     for i in range(count):
         phy = get_i64(chosen, i * ENTRY_SIZE)
@@ -161,6 +166,7 @@ def gather(
             or check_record(data.base, pos, pos + size, phy, check_sum) != size
             or get_i64(data.base, pos + 20) != get_i64(chosen, i * ENTRY_SIZE + 12)
             or get_i32(data.base, pos + 12) != wanted_id
+            or not _is_of_topic(data.base, pos, name, name_size)
         ):
             damaged.append(i)
             put_i32(chosen, i * ENTRY_SIZE + 8, 0)
@@ -179,7 +185,29 @@ def gather(
     return out, damaged, missing
 
 
-def walk(data: MappedBytes, start: int, end: int, base: int, verify: bool) -> tuple[int, int, int, int]:
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_of_topic(
+    p: cython.p_const_uchar, pos: cython.Py_ssize_t, name: cython.p_uchar, size: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether a checked record belongs to a topic: an entry that leads elsewhere must not serve it (A26)."""
+    at: cython.Py_ssize_t = pos + 84
+    found: cython.Py_ssize_t
+    if get_u8(p, pos + 39) & 0x10:
+        at += 12
+    if get_u8(p, pos + 39) & 0x20:
+        at += 12
+    at += 4 + get_i32(p, at)
+    if get_i32(p, pos + 4) == MAGIC_V2:
+        found = get_i16(p, at)
+        at += 2
+    else:
+        found = get_u8(p, at)
+        at += 1
+    return found == size and same_bytes(p, at, name, 0, size)
+
+
+def walk(data: MappedBytes, start: int, end: int, base: int, verify: int) -> tuple[int, int, int, int]:
     """Step from record to record while they are valid, without the interpreter lock.
 
     Returns (position where it stopped, why, records passed, position of the last record or -1); why is 0 at
@@ -193,7 +221,7 @@ def walk(data: MappedBytes, start: int, end: int, base: int, verify: bool) -> tu
     stop: cython.Py_ssize_t = end
     limit: cython.Py_ssize_t = data.size
     origin: cython.longlong = base
-    check_sum: cython.bint = verify
+    check_sum: cython.int = verify
     count: cython.Py_ssize_t = 0
     last: cython.Py_ssize_t = -1
     size: cython.longlong = 0

@@ -4,12 +4,12 @@ from penstock._hot.bits cimport (
 )
 from penstock._hot.layout cimport (
     BAD_CHECKSUM, BAD_LENGTH, BAD_MAGIC, BAD_POSITION, BAD_SIZE, BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
-    NOTHING, RECORD_SIZE_MIN, SEAL_SIZE,
+    NOTHING, RECORD_SIZE_MIN, SEAL_SIZE, TORN,
 )
 from penstock._hot.queues cimport QueueState
 
 cdef long long check_record(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long phy,
-                            bint verify) noexcept nogil
+                            int verify) noexcept nogil
 
 cdef class AppendRequest:
     cdef public QueueState queue

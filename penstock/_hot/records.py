@@ -29,6 +29,7 @@ if not cython.compiled:
         all_zero,
         copy_bytes,
         crc31,
+        find_byte,
         get_i16,
         get_i32,
         get_i64,
@@ -52,6 +53,7 @@ if not cython.compiled:
         NOTHING,
         RECORD_SIZE_MIN,
         SEAL_SIZE,
+        TORN,
     )
     from penstock._hot.queues import QueueState
 
@@ -214,7 +216,7 @@ class RecordBuilder:
             if properties_size < 0 or size != 22 + body_size + properties_size:
                 return -1
             total += fixed + body_size + properties_size
-            if self.seal:
+            if self.seal or find_byte(p, pos + 22 + body_size, pos + size, 0) >= 0:
                 total += SEAL_SIZE + 1
             pos += size
         return total
@@ -297,7 +299,8 @@ class RecordBuilder:
         store_size: cython.Py_ssize_t = len(self.store_host)
         version_2: cython.bint = topic_size > 127
         tail: cython.Py_ssize_t = 0
-        if self.seal:
+        # A zero byte in the properties would look like a torn write, so such a record always gets a seal.
+        if self.seal or find_byte(properties, properties_at, properties_at + properties_size, 0) >= 0:
             tail = SEAL_SIZE
             if properties_size and get_u8(properties, properties_at + properties_size - 1) != 2:
                 tail += 1
@@ -395,16 +398,22 @@ def _seal(p: cython.p_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -
 @cython.cfunc
 @cython.exceptval(check=False)
 @cython.nogil
+def _is_sealed(p: cython.p_const_uchar, end: cython.Py_ssize_t) -> cython.bint:
+    """True if the record ends in `__CRC32#` 0x01, ten bytes, 0x02."""
+    at: cython.Py_ssize_t = end - SEAL_SIZE
+    if get_i32(p, at) != 0x5F5F4352 or get_i32(p, at + 4) != 0x43333223:
+        return False
+    return get_u8(p, at + 8) == 1 and get_u8(p, at + 19) == 2
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
 def _seal_is_wrong(p: cython.p_const_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    """True if the record ends in a seal and the seal does not match."""
+    """True if the seal that the record ends in does not match it."""
     at: cython.Py_ssize_t = end - SEAL_SIZE
     value: cython.longlong = 0
     i: cython.int
-    # `__CRC32#` 0x01 as big-endian numbers.
-    if get_i32(p, at) != 0x5F5F4352 or get_i32(p, at + 4) != 0x43333223:
-        return False
-    if get_u8(p, at + 8) != 1 or get_u8(p, at + 19) != 2:
-        return False
     for i in range(9, -1, -1):
         value = value * 10 + get_u8(p, at + 9 + i) - 48
     return value != crc31(p, start, at - start)
@@ -418,9 +427,13 @@ def check_record(
     pos: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     phy: cython.longlong,
-    verify: cython.bint,
+    verify: cython.int,
 ) -> cython.longlong:
-    """Size of the valid record at `pos`, or one of the reasons above. `phy` is its position in the log."""
+    """Size of the valid record at `pos`, or a reason of `layout.py`. `phy` is its position in the log.
+
+    `verify`: 0 lengths only, 1 checksums too, 2 also that a write torn behind the body shows: what was not written
+    is zero, and neither a topic nor the properties of a record without a seal contain a zero byte.
+    """
     left: cython.Py_ssize_t = end - pos
     if left < 8:
         return BAD_SIZE if left > 0 and not all_zero(p, pos, end) else NOTHING
@@ -467,12 +480,18 @@ def check_record(
     if verify:
         if body_size and crc31(p, body_at, body_size) != get_i32(p, pos + 8):
             return BAD_CHECKSUM
-        if properties_size >= SEAL_SIZE and _seal_is_wrong(p, pos, pos + size):
-            return BAD_CHECKSUM
+        if properties_size >= SEAL_SIZE and _is_sealed(p, pos + size):
+            if _seal_is_wrong(p, pos, pos + size):
+                return BAD_CHECKSUM
+        elif verify > 1 and (
+            find_byte(p, pos + at - topic_size, pos + at, 0) >= 0
+            or find_byte(p, pos + at + 2, pos + size, 0) >= 0
+        ):
+            return TORN
     return size
 
 
-def check(data: Any, pos: int, end: int, phy: int, verify: bool = True) -> int:
+def check(data: Any, pos: int, end: int, phy: int, verify: int = 1) -> int:
     """`check_record` over any bytes; copies no more of them than the record."""
     left: cython.Py_ssize_t = max(end - pos, 0)
     if left > RECORD_SIZE_MIN:

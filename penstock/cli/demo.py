@@ -6,12 +6,12 @@ what that process had acknowledged before it died. Ends with 1 if a single ackno
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX = 1_000_000
 WRITE_LIMIT_S = 8.0
+SILENCE_LIMIT_S = 15.0
 SHOWN = 5
 
 
@@ -135,7 +136,10 @@ class _Demo:
         )
         per_second = int(count / max(acknowledged.seconds, 0.001))
         self._say(f"{per_second:,} messages/s, {rate}, each group on disk before its acknowledgement")
-        self._say(f"the writer ended by signal {signal.Signals(-writer.returncode).name}")
+        if writer.returncode == -signal.SIGKILL:
+            self._say("the writer ended by signal SIGKILL")
+        else:
+            self._say(f"the writer ended by itself with {writer.returncode}")
         return acknowledged
 
     def _collect(self, writer: subprocess.Popen[bytes], acknowledged: Acknowledged) -> None:
@@ -144,15 +148,21 @@ class _Demo:
         if stream is None:
             return
         first = 0.0
-        for line in stream:
-            first = first or time.perf_counter()
-            self._take(line, acknowledged)
-            if len(acknowledged.offsets) >= self._wanted or time.perf_counter() - first > WRITE_LIMIT_S:
-                break
-        time.sleep(random.uniform(0, 0.02))  # at some moment, not right after an acknowledgement
-        os.kill(writer.pid, signal.SIGKILL)
-        for line in stream:  # what it had said before it died counts as well
-            self._take(line, acknowledged)
+        watchdog = threading.Timer(SILENCE_LIMIT_S, writer.kill)  # for a disk that does not answer at all
+        watchdog.start()
+        try:
+            for line in stream:
+                first = first or time.perf_counter()
+                self._take(line, acknowledged)
+                if len(acknowledged.offsets) >= self._wanted or time.perf_counter() - first > WRITE_LIMIT_S:
+                    break
+            time.sleep(random.uniform(0, 0.02))  # at some moment, not right after an acknowledgement
+            writer.kill()
+            for line in stream:  # what it had said before it died counts as well
+                self._take(line, acknowledged)
+        finally:
+            watchdog.cancel()
+            watchdog.join()
         acknowledged.seconds = time.perf_counter() - first
 
     @staticmethod

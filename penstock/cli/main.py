@@ -70,8 +70,7 @@ class RootGroup(click.Group):
         try:
             code = super().main(args, prog_name or "penstock", complete_var, standalone_mode=False, **extra)
         except click.UsageError as error:
-            usage = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-            code = _refuse(error.format_message() + usage)
+            code = _refuse_usage(error)
         except click.ClickException as error:
             code = _refuse(error.format_message())
         except PenstockError as error:
@@ -88,6 +87,15 @@ class RootGroup(click.Group):
 def _refuse(message: str) -> int:
     click.echo(f"penstock: {one_line(message)}", err=True)
     return EXIT_REFUSED
+
+
+def _refuse_usage(error: click.UsageError) -> int:
+    """A wrong call in one line; a call without any command gets the help, which is what it asks for."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        click.echo(error.format_message(), err=True)
+        return EXIT_REFUSED
+    usage = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+    return _refuse(error.format_message() + usage)
 
 
 def _drop_output() -> None:
@@ -109,7 +117,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
         ctx.exit()
 
 
-@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("penstock", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,

@@ -81,7 +81,7 @@ def encode_record(message: StoredMessage, properties: bytes | None = None) -> by
 
 def decode_record(data: bytes | memoryview, physical_offset: int = -1, verify: bool = True) -> StoredMessage:
     """The message in a record that begins at data[0]; `physical_offset` is checked unless negative."""
-    found = check(data, 0, len(data), physical_offset, verify)
+    found = check(data, 0, len(data), physical_offset, int(verify))
     if found < 0:
         at = max(physical_offset, 0)
         reason = REASONS[found]

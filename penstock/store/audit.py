@@ -69,7 +69,7 @@ class LogAudit:
             return 0
         start = self.position - segment.base
         visible = min(end - segment.base, segment.available)
-        stop, why, count, _ = walk(segment.view, start, min(start + budget, visible), segment.base, True)
+        stop, why, count, _ = walk(segment.view, start, min(start + budget, visible), segment.base, 1)
         self.totals.records += count
         self.totals.bytes += stop - start
         self._compare(segment, start, stop)
@@ -129,7 +129,8 @@ class LogAudit:
             self._dispatcher.add_queue(state)
         elif state.tail_count:
             self._compare_queue(state)
-        state.restart(record.queue_offset, -1)
+        queue = self._queues.get(record.topic, record.queue_id)
+        state.restart(record.queue_offset, queue.born_at if queue else -1)
 
     def _compare_queue(self, state: QueueState) -> None:
         topic = state.topic.decode()

@@ -82,6 +82,7 @@ class ConsumeQueue:
         findings: Findings,
         *,
         read_only: bool = False,
+        born_at: int = -1,
     ) -> None:
         self._disk = disk
         self._folder = paths.queue(topic, queue_id)
@@ -93,8 +94,11 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.state = QueueState(topic.encode(), queue_id)
         self.state.owner = self
+        # Records that end at or before this log position belong to a deleted topic of the same name.
+        self.born_at = self.state.max_phy = born_at
         self.min_offset = 0
         self.unsynced_entries = 0
+        self._new_folder = False
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
@@ -107,6 +111,11 @@ class ConsumeQueue:
     @property
     def has_files(self) -> bool:
         return bool(self._files)
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first entry that has a place in a file, readable or not."""
+        return self._files[0].first if self._files else self.state.tail_first
 
     # -- loading and cutting ---------------------------------------------------------------------------------
 
@@ -158,7 +167,7 @@ class ConsumeQueue:
             if entry is not None and not entry.is_filler:
                 max_phy = entry.end
                 break
-        self.state.restart(end, max_phy)
+        self.state.restart(end, max(max_phy, self.born_at))
 
     def _valid_entries(self, queue_file: QueueFile) -> int:
         """Entries up to the first invalid one, found by halving: written entries come first."""
@@ -202,7 +211,7 @@ class ConsumeQueue:
             if entry is not None and not entry.is_filler:
                 max_phy = entry.end
                 break
-        self.state.restart(end, max_phy)
+        self.state.restart(end, max(max_phy, self.born_at))
 
     def _zero_entries(self, start: int, end: int) -> None:
         """A cut queue must not show its old entries after the next load."""
@@ -230,6 +239,24 @@ class ConsumeQueue:
             else:
                 low = probe + 1
         return low
+
+    def _after_fillers(self, offset: int) -> int:
+        """The first offset at or after this one that has a record; the end if none has."""
+        while offset < self.max_offset:
+            stop = min(offset + 1024, self.max_offset)
+            entries = self.entry_bytes(offset, stop)
+            for i in range(0, len(entries), ENTRY_SIZE):
+                if entries[i + 8 : i + 12] != FILLER[8:12]:
+                    return offset + i // ENTRY_SIZE
+            offset = stop
+        return offset
+
+    def clear(self) -> None:
+        """Drop all files: the queue is built again from the log."""
+        while self._files:
+            self._drop_file(len(self._files) - 1)
+        self.min_offset = 0
+        self.state.restart(0, self.born_at)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -284,7 +311,7 @@ class ConsumeQueue:
 
     def start_at(self, offset: int) -> None:
         """The first record this queue gets is not number 0: everything before was deleted long ago."""
-        self.state.restart(offset, -1)
+        self.state.restart(offset, self.born_at)
         self.min_offset = offset
 
     def fill(self, count: int) -> None:
@@ -317,7 +344,9 @@ class ConsumeQueue:
 
     def _add_file(self, offset: int) -> QueueFile:
         first = offset - offset % self._per_file
-        self._disk.make_dirs(self._folder)
+        if not self._disk.is_dir(self._folder):
+            self._disk.make_dirs(self._folder)
+            self._new_folder = True
         file = self._disk.open(self._folder / position_name(first * ENTRY_SIZE), create=True)
         try:
             file.truncate(self._per_file * ENTRY_SIZE)
@@ -336,11 +365,24 @@ class ConsumeQueue:
         synced = False
         for queue_file in list(self._files):
             if queue_file.dirty:
+                # Cleared first, so that entries written meanwhile are not forgotten; set again if the sync failed.
                 queue_file.dirty = False
-                queue_file.file.sync()
+                try:
+                    queue_file.file.sync()
+                except OSError:
+                    queue_file.dirty = True
+                    raise
                 synced = True
         if synced:
             self._disk.sync_dir(self._folder)
+        if self._new_folder:
+            self._new_folder = False
+            for folder in (
+                self._folder.parent,
+                self._folder.parent.parent,
+                self._folder.parent.parent.parent,
+            ):
+                self._disk.sync_dir(folder)
         self.unsynced_entries = 0
 
     # -- retention -------------------------------------------------------------------------------------------
@@ -355,7 +397,7 @@ class ConsumeQueue:
         if newest is not None and newest.position < log_min:
             self.min_offset = self.max_offset
         else:
-            self.min_offset = self._first_at_or_after(log_min)
+            self.min_offset = self._after_fillers(self._first_at_or_after(log_min))
 
     def delete_before(self, log_min: int) -> int:
         """Delete leading files all of whose records are gone, never the last file; how many."""

@@ -74,6 +74,9 @@ class LogDispatch:
         """Make the queue, or bridge the hole, that the dispatcher stopped at."""
         at = self.offset - segment.base
         record = decode_record(segment.view.slice(at, segment.available), -1, verify=False)
+        if self._queues.was_deleted(record.topic, self.offset):
+            self.offset += record.size
+            return
         try:
             queue = self._queues.get_or_create(record.topic, record.queue_id)
             invariant(record.queue_id >= 0, "a queue id is not negative")

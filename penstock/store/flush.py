@@ -68,13 +68,16 @@ class LogFlusher:
     def unflushed(self, position: int) -> list[tuple[Segment, int]]:
         """Segments that have to be synced, oldest first, to have the log on disk up to `position`."""
         work = []
-        first = max(0, self.flushed_offset - self._log.first_base) // self._log.segment_size
-        for segment in self._log.segments[first:]:
+        # From the newest back, over a copy: retention may shorten the list at its other end meanwhile.
+        for segment in reversed(list(self._log.segments)):
             if segment is None or segment.base >= position:
                 continue
+            if segment.base + segment.size <= self.flushed_offset:
+                break
             target = min(position - segment.base, segment.size)
             if segment.flushed < target:
                 work.append((segment, target))
+        work.reverse()
         return work
 
     def done(self, segment: Segment, target: int) -> None:

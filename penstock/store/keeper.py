@@ -111,16 +111,18 @@ class Keeper:
             dispatched = store.dispatcher.last_timestamp
             log_time, log_end = store.log.last_timestamp, store.log.max_offset
             store.queues.drain()
+            ends = store.queues.ends()
         store.absorb_keys()
-        store.queues.sync(least_pages)
-        if least_pages:
-            self._save_checkpoint(log_time, log_end)
-            return
-        store.index.sync()
-        if dispatched:
-            self.checkpoint.logics_timestamp = dispatched
-        with self._lock:
-            store.queues.save_manifest(store.index.end_phy)
+        try:
+            store.queues.sync(least_pages)
+            index_end = store.index.sync() if not least_pages else -1
+        except OSError as error:
+            # As with the log: what a failed sync left behind cannot be known. The files are rebuilt by a restart.
+            raise store.fail(f"syncing queue or index files failed: {error}") from error
+        if not least_pages:
+            if dispatched:
+                self.checkpoint.logics_timestamp = dispatched
+            store.queues.save_manifest(ends, index_end, store.index.names(), store.log.min_offset)
         self._save_checkpoint(log_time, log_end)
 
     def _save_checkpoint(self, log_time: int, log_end: int) -> None:
@@ -199,6 +201,9 @@ class Keeper:
         )
         plan = self._plan(candidates)
         self._manual_rounds = max(self._manual_rounds - 1, 0)
+        if plan.delete:
+            with self._lock:
+                store.queues.expect_start(plan.delete[-1] + store.log.segment_size)
         for base in plan.delete:
             with self._lock:
                 segment = store.log.segment_of(base)
@@ -207,6 +212,9 @@ class Keeper:
         if plan.delete:
             _LOG.info("retention deleted %d segments of %s", len(plan.delete), store.path)
             self._follow(store.log.min_offset)
+            with self._lock:
+                store.queues.manifest.index_files = store.index.names()
+                store.queues.expect_start(store.log.min_offset)
             plan_after = self._plan(())
             self._apply_limits(plan_after)
         else:
@@ -219,4 +227,5 @@ class Keeper:
         with self._lock:
             for queue in self._store.queues:
                 queue.delete_before(log_min)
+            self._store.queues.forget_deleted(log_min)
         self._store.index.delete_before(log_min)

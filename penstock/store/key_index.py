@@ -122,10 +122,13 @@ class IndexFile:
     def _go_back(self, before: IndexHeader) -> None:
         """The file could not take the entries: the table must not have them either."""
         counted, self.header = self.header, before
-        if self.table is not None:
-            self.table.release()
-        self.open_table(rebuild=True)
-        self.header = counted
+        broken, self.table = self.table, None
+        if broken is not None:
+            broken.release()
+        try:
+            self.open_table(rebuild=True)
+        finally:
+            self.header = counted
 
     def _write_slots(self, table: SlotTable) -> None:
         """Dirty pages go out in runs: one write for neighbours."""
@@ -134,7 +137,7 @@ class IndexFile:
             stop = table.dirty.find(0, page)
             stop = len(table.dirty) if stop < 0 else stop
             low, high = page * PAGE, min(stop * PAGE, self._options.index_slots * 4)
-            self.file.pwrite(memoryview(table.memory)[low:high], INDEX_HEADER_SIZE + low)
+            self.file.pwrite(table.memory[low:high], INDEX_HEADER_SIZE + low)
             page = table.dirty.find(1, stop)
         table.dirty[:] = bytes(len(table.dirty))
 
@@ -274,7 +277,9 @@ class KeyIndex:
         name = self._runtime.clock.file_name_time()
         if previous is not None and name <= previous.path.name:
             name = f"{int(previous.path.name) + 1:017d}"
-        disk.make_dirs(self._folder)
+        if not disk.is_dir(self._folder):
+            disk.make_dirs(self._folder)
+            disk.sync_dir(self._folder.parent)
         file = disk.open(self._folder / name, create=True)
         try:
             file.truncate(self._options.index_file_size_bytes)
@@ -296,13 +301,14 @@ class KeyIndex:
         full = [f.header.end_timestamp for f in self._files if f.is_full and f.table is None]
         return max(full, default=0)
 
-    def sync(self) -> None:
-        """Make what was entered durable and count it."""
+    def sync(self) -> int:
+        """Make what was entered durable and count it; log position of the newest record counted."""
         with self.lock:
             for index_file in self._files:
                 if index_file.dirty:
-                    index_file.dirty = False
                     index_file.sync()
+                    index_file.dirty = False
+            return self.end_phy
 
     def find(self, queue_topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
         """Log positions, newest first, of records that may have the key: the caller compares the key itself."""
@@ -342,6 +348,23 @@ class KeyIndex:
                 self._runtime.disk.remove(path)
                 deleted += 1
         return deleted
+
+    def names(self) -> list[str]:
+        """Names of the files, oldest first."""
+        with self.lock:
+            return [index_file.path.name for index_file in self._files]
+
+    def lost_files(self, expected: list[str]) -> list[str]:
+        """Files that should be here and are not."""
+        present = {index_file.path.name for index_file in self._files}
+        return [name for name in expected if name not in present]
+
+    def clear(self, why: str) -> None:
+        """Drop all files: the index is built again from the log."""
+        while self._files:
+            index_file = self._files.pop()
+            index_file.close()
+            self._drop(index_file.path, why)
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: files that reach beyond it are dropped and built again."""

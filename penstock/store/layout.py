@@ -51,11 +51,16 @@ def parse_position(name: str) -> int | None:
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None
 
 
-def check_topic(topic: str) -> None:
-    """Refuse a topic that RocketMQ would refuse, before it becomes part of a path or a route."""
+def is_topic(topic: str) -> bool:
+    """Whether a name is one that RocketMQ allows for a topic."""
     limit = RETRY_TOPIC_SIZE_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_SIZE_MAX
-    if not topic or len(topic) > limit or not _TOPIC.fullmatch(topic):
+    return len(topic) <= limit and _TOPIC.fullmatch(topic) is not None
+
+
+def check_topic(topic: str) -> None:
+    """Refuse any other name, before it becomes part of a path or a route."""
+    if not is_topic(topic):
         raise TopicNameError(
             f"topic name {topic[:80]!r} is not allowed",
-            f"use 1 to {limit} letters, digits and the characters % | _ -",
+            f"use 1 to {TOPIC_SIZE_MAX} letters, digits and the characters % | _ -",
         )

@@ -20,6 +20,7 @@ from types import TracebackType
 
 from penstock import _hot
 from penstock._hot.dispatch import Dispatcher
+from penstock._hot.layout import ENTRY_SIZE
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.errors import (
@@ -49,6 +50,7 @@ from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import GetResult, StoreReader, tag_codes
 from penstock.store.recovery import Progress, Recovery, RecoveryReport
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
+from penstock.store.sizes import found_queue_file_size, found_segment_size
 from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
@@ -93,7 +95,14 @@ class MessageStore:
         self.flusher = LogFlusher(self.log, runtime.clock, self.meters)
         self.dispatch = LogDispatch(self.log, self.queues, self.dispatcher, self.findings)
         self.reader = StoreReader(
-            self.log, self.queues, self.index, options, self.findings, self._lock, self.absorb_keys
+            self.log,
+            self.queues,
+            self.index,
+            self.dispatch,
+            options,
+            self.findings,
+            self._lock,
+            self.absorb_keys,
         )
         self.checkpoint_file = CheckpointFile(runtime.disk, self.paths.checkpoint)
         self.keeper = Keeper(self, runtime, self._lock)
@@ -141,12 +150,15 @@ class MessageStore:
             raise StoreFormatError(
                 f"{self.path} is not a store", "name a directory that has a commitlog folder"
             )
+        self.queues.load_manifest()
+        self._check_sizes()
         clean = not disk.exists(self.paths.abort)
         checkpoint = self.checkpoint_file.load()
         if not self._read_only:
             self._mark_running()
             for name in disk.list(self.paths.prepare):  # half-made segments of a crash
-                disk.remove(self.paths.prepare / name)
+                if not disk.is_dir(self.paths.prepare / name):
+                    disk.remove(self.paths.prepare / name)
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
@@ -185,6 +197,23 @@ class MessageStore:
             raise StoreLockedError(
                 f"{self.path} is in use by another broker", "stop it first, or open the store read-only"
             ) from error
+
+    def _check_sizes(self) -> None:
+        """Refuse a directory made with other sizes: opening it with these would look like damage everywhere."""
+        disk, paths, manifest = self._runtime.disk, self.paths, self.queues.manifest
+        found = {}
+        if disk.list(paths.commit_log):
+            found["segment_size_bytes"] = manifest.segment_size_bytes or found_segment_size(disk, paths)
+        if disk.list(paths.consume_queue):
+            entries = found_queue_file_size(disk, paths) // ENTRY_SIZE
+            found["queue_file_entries"] = manifest.queue_file_entries or entries
+        for name, has in found.items():
+            asked = getattr(self.options, name)
+            if has != asked:
+                raise StoreFormatError(
+                    f"{self.path} was made with {name}={has}, the options say {asked}",
+                    f"open it with {name}={has}",
+                )
 
     def _mark_running(self) -> None:
         """The marker exists, durably, before anything else is changed."""
@@ -455,6 +484,12 @@ class MessageStore:
         if self._disk_refusal is not None:
             raise self._disk_refusal
 
+    def fail(self, message: str) -> StoreFailedError:
+        """Stop accepting for good: the error that every append gets from now on."""
+        if self._failure is None:
+            self._failure = StoreFailedError(message, "check the disk, then restart")
+        return self._failure
+
     def refuse_writes(self, reason: str | None) -> None:
         """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
         hint = "free space or let retention delete; then send again"
@@ -527,10 +562,9 @@ class MessageStore:
 
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
         """Delete the queues of topics; their messages stay in the log until retention takes them."""
-        doomed = frozenset(topics)
         with self._lock:
             self._check_writable()
-            return self.queues.remove(lambda topic: topic not in doomed)
+            return self.queues.remove(frozenset(topics), self.log.max_offset)
 
     # -- status ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ below it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock._hot.dispatch import Dispatcher
@@ -16,35 +17,70 @@ from penstock.runtime import Disk
 from penstock.runtime.disk import write_atomically
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.findings import Finding, Findings
-from penstock.store.layout import StorePaths, check_topic
+from penstock.store.layout import StorePaths, check_topic, is_topic
 from penstock.store.options import StoreOptions
 
 PAGE = 4096
 # Entries a queue gathers in memory before it writes them on its own; the keeper writes fewer at its interval.
 TAIL_MAX = 2048
+QUEUE_ID_MAX = (1 << 31) - 1
 
 
 @dataclass(slots=True)
 class Manifest:
-    """Ends of the queues and of the index when they were last synced."""
+    """What was there when everything was last synced, and what the files cannot say themselves.
 
+    On disk: one line of JSON, one line with its CRC-32, so that a flipped bit is not taken for a promise.
+    """
+
+    # Queue offsets: of the first entry that has a place in a file, and the one after the last entry.
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     index_end: int = -1
+    index_files: list[str] = field(default_factory=list)
+    log_start: int = 1 << 62
+    # Sizes the directory was made with, 0 where that is not known.
+    segment_size_bytes: int = 0
+    queue_file_entries: int = 0
+    # Topics that were deleted, and the end of the log then: their records before it are not messages any more.
+    deleted: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        topics: dict[str, dict[str, int]] = {}
+        topics: dict[str, dict[str, list[int]]] = {}
         for (topic, queue_id), end in sorted(self.ends.items()):
-            topics.setdefault(topic, {})[str(queue_id)] = end
-        return json.dumps({"version": 1, "indexEnd": self.index_end, "queueEnds": topics}).encode()
+            topics.setdefault(topic, {})[str(queue_id)] = [self.starts.get((topic, queue_id), 0), end]
+        value = {
+            "version": 1,
+            "segmentSizeBytes": self.segment_size_bytes,
+            "queueFileEntries": self.queue_file_entries,
+            "logStart": self.log_start,
+            "indexEnd": self.index_end,
+            "indexFiles": self.index_files,
+            "queues": topics,
+            "deletedTopics": self.deleted,
+        }
+        line = json.dumps(value).encode()
+        return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
 
     @staticmethod
     def decode(data: bytes) -> Manifest:
-        """Raises ValueError for anything that is not a manifest."""
-        value = json.loads(data)
-        manifest = Manifest(index_end=int(value["indexEnd"]))
-        for topic, ends in value["queueEnds"].items():
-            for queue_id, end in ends.items():
-                manifest.ends[(str(topic), int(queue_id))] = int(end)
+        """Raises ValueError for anything that is not a manifest as written."""
+        line, _, rest = data.partition(b"\n")
+        if rest != b"crc32 %08x\n" % zlib.crc32(line):
+            raise ValueError("its checksum does not match")
+        value = json.loads(line)
+        manifest = Manifest(
+            index_end=value["indexEnd"],
+            index_files=value["indexFiles"],
+            log_start=value["logStart"],
+            segment_size_bytes=value["segmentSizeBytes"],
+            queue_file_entries=value["queueFileEntries"],
+            deleted=value["deletedTopics"],
+        )
+        for topic, queues in value["queues"].items():
+            for queue_id, (start, end) in queues.items():
+                manifest.starts[(topic, int(queue_id))] = start
+                manifest.ends[(topic, int(queue_id))] = end
         return manifest
 
 
@@ -96,25 +132,14 @@ class QueueTable:
             self._options.queue_file_entries,
             self._findings,
             read_only=self._read_only,
+            born_at=self.manifest.deleted.get(topic, -1),
         )
         self._queues[(topic, queue_id)] = queue
         self._dispatcher.add_queue(queue.state)
         return queue
 
-    def load(self) -> None:
-        """Open every queue found in the directory, and the manifest."""
-        root = self._paths.consume_queue
-        for topic in self._disk.list(root):
-            if not self._disk.is_dir(root / topic):
-                self._findings.add(Finding("stray file", "not a topic, left alone", path=str(root / topic)))
-                continue
-            for name in self._disk.list(root / topic):
-                if not name.isascii() or not name.isdigit() or not self._disk.is_dir(root / topic / name):
-                    self._findings.add(
-                        Finding("stray file", "not a queue, left alone", path=str(root / topic / name))
-                    )
-                    continue
-                self._add(topic, int(name)).load()
+    def load_manifest(self) -> None:
+        """Read the manifest; a directory that a Java broker made has none."""
         if self._disk.exists(self._paths.manifest):
             try:
                 self.manifest = Manifest.decode(self._disk.read(self._paths.manifest))
@@ -122,6 +147,27 @@ class QueueTable:
                 self._findings.add(
                     Finding("manifest unreadable", f"ignored: {error}", path=str(self._paths.manifest))
                 )
+
+    def load(self) -> None:
+        """Open every queue found in the directory."""
+        root = self._paths.consume_queue
+        for topic in self._disk.list(root):
+            if not self._disk.is_dir(root / topic) or not is_topic(topic):
+                self._findings.add(Finding("stray file", "not a topic, left alone", path=repr(root / topic)))
+                continue
+            for name in self._disk.list(root / topic):
+                path = root / topic / name
+                number = (
+                    int(name) if name.isascii() and name.isdigit() and len(name) < 11 else QUEUE_ID_MAX + 1
+                )
+                if number > QUEUE_ID_MAX or not self._disk.is_dir(path):
+                    self._findings.add(Finding("stray file", "not a queue, left alone", path=repr(path)))
+                    continue
+                self._add(topic, number).load()
+
+    def was_deleted(self, topic: str, position: int) -> bool:
+        """Whether a record at a log position belongs to a topic that was deleted after it was stored."""
+        return position < self.manifest.deleted.get(topic, -1)
 
     @property
     def max_phy(self) -> int:
@@ -142,23 +188,55 @@ class QueueTable:
             ):
                 queue.sync()
 
-    def save_manifest(self, index_end: int) -> None:
-        """Called right after everything was synced, so that it never promises more than there is."""
-        ends = {key: queue.state.tail_first for key, queue in self._queues.items()}
-        self.manifest = Manifest({**self.manifest.ends, **ends}, index_end)
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Offsets up to which entries are in the files. The caller holds the lock."""
+        return {key: queue.state.tail_first for key, queue in self._queues.items()}
+
+    def save_manifest(
+        self, ends: dict[tuple[str, int], int], index_end: int, index_files: list[str], log_start: int
+    ) -> None:
+        """The values were taken before everything was synced, so it never promises more than there is."""
+        known = {key: end for key, end in ends.items() if key in self._queues}
+        self.manifest.ends = {**self.manifest.ends, **known}
+        self.manifest.index_end = index_end
+        self.manifest.index_files = index_files
+        self.manifest.log_start = log_start
+        self._write_manifest()
+
+    def expect_start(self, log_start: int) -> None:
+        """Retention is about to delete: from now on the log begins here."""
+        self.manifest.log_start = log_start
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        self.manifest.segment_size_bytes = self._options.segment_size_bytes
+        self.manifest.queue_file_entries = self._options.queue_file_entries
+        for key, queue in list(self._queues.items()):
+            self.manifest.starts[key] = queue.first_offset
         write_atomically(self._disk, self._paths.manifest, self.manifest.encode())
 
-    def remove(self, keep: Callable[[str], bool]) -> list[str]:
-        """Delete the queues of topics that are not kept; the topics deleted."""
-        removed = set()
-        for (topic, queue_id), queue in list(self._queues.items()):
-            if not keep(topic):
-                self._dispatcher.remove_queue(queue.state)
-                del self._queues[(topic, queue_id)]
-                self.manifest.ends.pop((topic, queue_id), None)
-                queue.destroy()
-                removed.add(topic)
-        return sorted(removed)
+    def remove(self, topics: frozenset[str], log_end: int) -> list[str]:
+        """Delete the queues of topics; the topics that had any.
+
+        The manifest says so first: whatever happens next, their records are never dispatched again.
+        """
+        doomed = {key: queue for key, queue in self._queues.items() if key[0] in topics}
+        if not doomed:
+            return []
+        for topic, queue_id in doomed:
+            self.manifest.deleted[topic] = log_end
+            self.manifest.ends.pop((topic, queue_id), None)
+            self.manifest.starts.pop((topic, queue_id), None)
+        self._write_manifest()
+        for key, queue in doomed.items():
+            self._dispatcher.remove_queue(queue.state)
+            del self._queues[key]
+            queue.destroy()
+        return sorted({topic for topic, _ in doomed})
+
+    def forget_deleted(self, log_min: int) -> None:
+        """The log no longer has records of topics deleted before `log_min`."""
+        self.manifest.deleted = {t: at for t, at in self.manifest.deleted.items() if at > log_min}
 
     def close(self) -> None:
         for queue in self:

@@ -18,6 +18,7 @@ from penstock.message import StoredMessage, decode_record
 from penstock.message.hashing import java_string_hash
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Finding, Findings
 from penstock.store.key_index import QUERY_MAX, KeyIndex
 from penstock.store.options import StoreOptions
@@ -86,6 +87,7 @@ class StoreReader:
         log: CommitLog,
         queues: QueueTable,
         index: KeyIndex,
+        dispatch: LogDispatch,
         options: StoreOptions,
         findings: Findings,
         lock: threading.RLock,
@@ -94,6 +96,7 @@ class StoreReader:
         self._log = log
         self._queues = queues
         self._index = index
+        self._dispatch = dispatch
         self._options = options
         self._findings = findings
         self._lock = lock
@@ -124,7 +127,13 @@ class StoreReader:
         if selection.scanned_to < 0:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
         data, damaged, missing = gather(
-            selection, views, first_base, self._log.segment_size, queue_id, self._options.verify_reads
+            selection,
+            views,
+            first_base,
+            self._log.segment_size,
+            queue.state.topic,
+            queue_id,
+            self._options.verify_reads,
         )
         for i in damaged:
             self._report(topic, queue_id, selection.offset(i), selection.position(i))
@@ -201,7 +210,8 @@ class StoreReader:
         if head is None:
             return None
         size = int.from_bytes(head, "big", signed=True)
-        record = self._log.slice(position, size) if size > 0 else None
+        visible = size > 0 and position + size <= self._dispatch.offset
+        record = self._log.slice(position, size) if visible else None
         if record is None:
             return None
         return decode_record(record, position)

@@ -121,7 +121,17 @@ class Recovery:
     def _start(self) -> int:
         """Log position to read from; a segment's first byte."""
         bases = [segment.base for segment in self._log.segments if segment is not None]
-        if self._queues_are_short() or self._index.end_phy < self._queues.manifest.index_end:
+        # A Java broker that ran here meanwhile has deleted and made files that the manifest knows nothing of; it
+        # leaves our seal on the checkpoint broken.
+        ours = self._checkpoint.sealed
+        if ours and bases[0] > self._queues.manifest.log_start:
+            lost = bases[0] - self._queues.manifest.log_start
+            self._findings.add(Finding("damaged log", "the first segments are gone", bases[0] - lost, lost))
+        manifest = self._queues.manifest
+        lost_index = self._index.lost_files(manifest.index_files) if ours else []
+        if lost_index:
+            self._index.clear(f"{', '.join(lost_index)} missing")
+        if self._queues_are_short(ours) or lost_index or self._index.end_phy < manifest.index_end:
             self._report.full_scan = True
             return bases[0]
         if self._clean:
@@ -137,8 +147,9 @@ class Recovery:
                     return segment.base
         return bases[0]
 
-    def _queues_are_short(self) -> bool:
-        """Whether a queue ends before the place that the manifest remembers: its files were lost."""
+    def _queues_are_short(self, ours: bool) -> bool:
+        """Whether a queue ends before the place that the manifest remembers, or begins after it (`ours`: nobody
+        else can have deleted its first files): files were lost."""
         short = False
         for (topic, queue_id), end in self._queues.manifest.ends.items():
             queue = self._queues.get(topic, queue_id)
@@ -148,6 +159,16 @@ class Recovery:
                 self._findings.add(
                     Finding("queue file lost", f"{topic}/{queue_id} ends at {have}, it had {end}; rebuilding")
                 )
+            start = self._queues.manifest.starts.get((topic, queue_id), 0)
+            if ours and queue is not None and queue.has_files and queue.first_offset > start:
+                short = True
+                self._findings.add(
+                    Finding(
+                        "queue file lost",
+                        f"{topic}/{queue_id} begins at {queue.first_offset}, it had {start}; rebuilding",
+                    )
+                )
+                queue.clear()
         return short
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -182,7 +203,11 @@ class Recovery:
                 continue
             local = position - segment.base
             stop, why, count, last = walk(
-                segment.view, local, min(local + CHUNK, segment.available), segment.base, True
+                segment.view,
+                local,
+                min(local + CHUNK, segment.available),
+                segment.base,
+                1 if self._clean or position < self._durable else 2,
             )
             self._report.records += count
             self._report.bytes_read += stop - local
@@ -331,8 +356,18 @@ class Recovery:
             for queue in self._queues:
                 if queue.state.max_phy > end:
                     queue.cut(end)
+        self._absorb_keys()
         if self._index.end_phy >= end:
             self._index.cut(end)
+            self._index_again(end)
+
+    def _index_again(self, end: int) -> None:
+        """The newest index file reached beyond the end and was dropped: enter its sound part again."""
+        self._dispatcher.indexed_to = self._index.end_phy
+        first = max(self._index.end_phy, self._log.min_offset)
+        self._dispatch.offset = first - first % self._log.segment_size
+        while self._dispatch.offset < end:
+            self._dispatch_to(min(end, self._dispatch.offset + self._log.segment_size))
         self._absorb_keys()
 
     def _cut_tail(self, end: int, lost_from: int) -> None:
@@ -378,6 +413,14 @@ class Recovery:
         for (topic, queue_id), end in self._queues.manifest.ends.items():
             queue = self._queues.get_or_create(topic, queue_id)
             missing = end - queue.max_offset
+            if missing > 0 and queue.max_offset:
+                self._findings.add(
+                    Finding(
+                        "damaged queue",
+                        f"{missing} messages of {topic}/{queue_id} from offset {queue.max_offset} on are not in "
+                        "the log; their offsets stay unused",
+                    )
+                )
             if missing > GAP_MAX or (missing > 0 and queue.max_offset == 0):
                 queue.start_at(end)
             elif missing > 0:

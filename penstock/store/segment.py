@@ -51,7 +51,9 @@ class Segment:
     @staticmethod
     def make(disk: Disk, paths: StorePaths, base: int, size: int, suffix: str = "") -> Path:
         """A preallocated file, on disk, not yet in its place; different suffixes never meet."""
-        disk.make_dirs(paths.prepare)
+        if not disk.is_dir(paths.prepare):
+            disk.make_dirs(paths.prepare)
+            disk.sync_dir(paths.root)
         path = paths.prepare / (position_name(base) + suffix)
         file = disk.open(path, create=True)
         try:
@@ -67,12 +69,12 @@ class Segment:
 
     @staticmethod
     def create(disk: Disk, paths: StorePaths, base: int, size: int, made: Path | None = None) -> Segment:
-        """The segment that begins at `base`. Order: allocate, sync, move into place, sync the directory."""
+        """The segment that begins at `base`. Order: allocate, sync, move into place, sync both folders."""
         source = made or Segment.make(disk, paths, base, size)
         target = paths.commit_log / position_name(base)
-        disk.make_dirs(paths.commit_log)
         disk.rename(source, target)
         disk.sync_dir(paths.commit_log)
+        disk.sync_dir(paths.prepare)
         return Segment.open(disk, target, base, size, read_only=False)
 
     def close(self) -> None:

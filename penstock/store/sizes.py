@@ -68,10 +68,10 @@ def detect_sizes(disk: Disk, paths: StorePaths, given: GivenSizes) -> StoreSizes
         raise OptionError("only one of the two index sizes is given", "give slots and entries, or neither")
     segment = given.segment_size_bytes
     if segment is None:
-        segment = _segment_size(disk, paths)
+        segment = found_segment_size(disk, paths)
     entries = given.queue_file_entries
     if entries is None:
-        entries = _queue_file_size(disk, paths) // ENTRY_SIZE
+        entries = found_queue_file_size(disk, paths) // ENTRY_SIZE
     if given.index_slots is not None and given.index_entries is not None:
         return StoreSizes(segment, entries, given.index_slots, given.index_entries)
     return StoreSizes(segment, entries, *_index_sizes(disk, paths))
@@ -85,7 +85,8 @@ def consistent_size(files: list[tuple[int, int]], unit: int, default: int) -> in
     return default
 
 
-def _segment_size(disk: Disk, paths: StorePaths) -> int:
+def found_segment_size(disk: Disk, paths: StorePaths) -> int:
+    """Size of the segments, the default where there are none."""
     default = StoreOptions().segment_size_bytes
     files = []
     for name in disk.list(paths.commit_log):
@@ -99,7 +100,8 @@ def _segment_size(disk: Disk, paths: StorePaths) -> int:
     return size
 
 
-def _queue_file_size(disk: Disk, paths: StorePaths) -> int:
+def found_queue_file_size(disk: Disk, paths: StorePaths) -> int:
+    """Size of the queue files, the default where there are none."""
     files = []
     for topic in disk.list(paths.consume_queue):
         for queue in (

@@ -43,7 +43,8 @@ class Writer:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        if process.stdout.readline() != b"ready\n":
+            pytest.fail(f"the writer did not start: {process.communicate()[1].decode()}")
         process.stdin.write(f"{folder} {seed} {first} {mode}\n".encode())
         process.stdin.flush()
         deadline = time.monotonic() + life_s
@@ -64,8 +65,10 @@ class Writer:
         return [line.decode().split() for line in lines[:-1] if line != b"open"]
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """Also after `run_and_kill`, whose failure must not leave a process behind."""
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.communicate()
 
 
 def check_folder(folder: Path, mode: str, ledger: Ledger, *, clean: bool) -> None:
@@ -93,7 +96,12 @@ def kill_many_times(folder: Path, mode: str, rounds: int, seed: int) -> int:
         for number in range(rounds):
             current, writer = writer, Writer()
             life_s = entropy.fraction() * LIFE_MAX_S
-            told = current.run_and_kill(here, mode, seed + number, (number + 1) * SERIALS_PER_ROUND, life_s)
+            try:
+                told = current.run_and_kill(
+                    here, mode, seed + number, (number + 1) * SERIALS_PER_ROUND, life_s
+                )
+            finally:
+                current.stop()
             for topic, queue, offset, serial in told:
                 ledger.add(topic, int(queue), int(offset), int(serial))
             last_here = (number + 1) % ROUNDS_PER_FOLDER == 0 or number + 1 == rounds

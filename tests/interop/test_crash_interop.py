@@ -122,11 +122,10 @@ def test_java_has_all_that_a_killed_penstock_acknowledged(
         with MessageStore.open(opened, OPTIONS) as store:
             assert store.report.clean is was_clean
             check_content(store, records)
-            for record in (records[0], records[-1]):
-                keys = record.properties["KEYS"]
-                assert [m.physical_offset for m in store.reader.query("killed", keys)] == [
-                    record.physical_offset
-                ]
+            # RocketMQ's own recovery may forget the keys of old messages; Penstock's does not.
+            for record in records[-1:] if was_clean else (records[0], records[-1]):
+                found = store.reader.query("killed", record.properties["KEYS"])
+                assert [message.physical_offset for message in found] == [record.physical_offset]
     records += penstock_side.write(recovered_by_penstock, more_messages(20, "later"))
     check_java_content(java.read(recovered_by_penstock, halt=True), records)
 

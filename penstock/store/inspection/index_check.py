@@ -38,6 +38,8 @@ class IndexFileCheck:
         self._file = file
         self.entries_at = INDEX_HEADER_SIZE + slots * 4
         self.view = MappedBytes(file.map(self.entries_at + entries * ENTRY_SIZE))
+        # Whether the newest entry compared was taken from the file, which knows its time in seconds only.
+        self.believed = False
         self.table = SlotTable(mmap.mmap(-1, slots * 4), slots, entries)
 
     @property
@@ -58,15 +60,27 @@ class IndexFileCheck:
         key_hash, position, seconds, previous = _ENTRY.unpack(self.view.slice(at, at + ENTRY_SIZE))
         return key_hash, position, seconds, previous
 
-    def believe(self) -> None:
-        """Take the next entry as the file has it."""
+    def is_repeated(self, number: int) -> bool:
+        """Whether an entry is one of the entries of the same record right before it, once more."""
+        wanted, before = self.entry(number)[:2], number - 1
+        while before > 0 and self.entry(before)[1] == wanted[1]:
+            if self.entry(before)[:2] == wanted:
+                return True
+            before -= 1
+        return False
+
+    def believe(self) -> int:
+        """Take the next entry as the file has it; its log position."""
         key_hash, position, seconds, _ = self.entry(self.next_entry)
         timestamp = self.header.begin_timestamp + max(seconds, 0) * 1000
         self.table.put_keys(bytearray(_KEY.pack(key_hash, position, timestamp)), 0, 1)
+        self.believed = True
+        return position
 
     def put(self, keys: bytearray, first: int, count: int) -> int:
         """Enter keys; how many of the entries they make are the file's, from the first on. The rest is undone."""
         at = self.place_of(self.next_entry)
+        self.believed = False
         made = self.table.put_keys(keys, first, count)
         found = self.view.slice(at, at + len(made))
         if found == made:
@@ -172,37 +186,37 @@ class IndexCheck:
     # -- files -----------------------------------------------------------------------------------------------
 
     def _current(self) -> IndexFileCheck | None:
-        """The file being compared; opens the next one where that is done."""
-        if self._file is not None and self._file.left <= 0:
+        """The file being compared, with entries left; opens the next ones until there is such a file."""
+        while self._file is None or self._file.left <= 0:
             self._close_file()
-        while self._file is None and self._names:
-            path = self._view.paths.index / self._names.pop(0)
-            size, wanted = (
-                self._disk.size(path),
-                INDEX_HEADER_SIZE + self._slots * 4 + self._entries * ENTRY_SIZE,
-            )
-            if size != wanted:
-                self._issues.damage("damaged index", f"file has {size} bytes, not {wanted}", path=str(path))
-                continue
-            file = self._disk.open(path, write=False)
-            header = IndexHeader.decode(file.pread(INDEX_HEADER_SIZE, 0))
-            if not 1 <= header.next_entry <= self._entries or header.begin_phy < 0:
-                file.close()
-                self._issues.damage("damaged index", "the header makes no sense", path=str(path), at=0)
-                continue
-            self._counted += header.next_entry - 1
-            if header.next_entry == 1:
-                file.close()
-                continue
-            self._file = IndexFileCheck(file, header, self._slots, self._entries)
-            self._skip_deleted(self._file)
+            if not self._names:
+                return None
+            self._file = self._open(self._names.pop(0))
+            if self._file is not None:
+                self._skip_deleted(self._file)
         return self._file
+
+    def _open(self, name: str) -> IndexFileCheck | None:
+        """A file that can be compared, or what is wrong with it."""
+        path = self._view.paths.index / name
+        size, wanted = self._disk.size(path), INDEX_HEADER_SIZE + self._slots * 4 + self._entries * ENTRY_SIZE
+        if size != wanted:
+            self._issues.damage("damaged index", f"file has {size} bytes, not {wanted}", path=str(path))
+            return None
+        file = self._disk.open(path, write=False)
+        header = IndexHeader.decode(file.pread(INDEX_HEADER_SIZE, 0))
+        if not 1 <= header.next_entry <= self._entries or header.begin_phy < 0:
+            file.close()
+            self._issues.damage("damaged index", "the header makes no sense", path=str(path), at=0)
+            return None
+        self._counted += header.next_entry - 1
+        return IndexFileCheck(file, header, self._slots, self._entries)
 
     def _skip_deleted(self, file: IndexFileCheck) -> None:
         """Entries of records that retention took come first and have nothing to be compared with."""
         log_min = self._view.log.min_offset
         while file.left > 0 and 0 <= file.entry(file.next_entry)[1] < log_min:
-            file.believe()
+            self._last_position = file.believe()
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
@@ -212,7 +226,8 @@ class IndexCheck:
             # The slots of the newest file are made again after a crash, so until then they mean nothing.
             if self._view.clean or self._names:
                 self._compare_slots(file)
-                self._compare_header(file)
+                if file.header.next_entry > 1:
+                    self._compare_header(file)
         finally:
             file.close()
 
@@ -235,9 +250,8 @@ class IndexCheck:
             ("position of the first entry", header.begin_phy, table.begin_phy, 16),
             ("position of the last entry", header.end_phy, table.end_phy, 24),
         )
-        believed_end = self._last_position < self._view.log.min_offset
         for name, have, want, at in pairs:
-            if have != want and not (at == 8 and believed_end):
+            if have != want and not (at == 8 and file.believed):
                 self._issues.damage(
                     "damaged index",
                     f"{name} is {have} in the header, {want} in the file",
@@ -298,8 +312,8 @@ class IndexCheck:
         if (key_hash, position) == wanted:
             self._tell(file, number, position, f"time {seconds} or previous entry {previous} is wrong")
             return self._take_key(file, done)
-        if position == self._last_position or self._is_lost(position, position + 1):
-            file.believe()  # entered twice after a restart, or its record is damaged
+        if file.is_repeated(number) or self._is_lost(position, position + 1):
+            self._last_position = file.believe()  # entered twice after a restart, or its record is damaged
             return 0
         follows = number + 1 < file.header.next_entry and done + 1 < total
         if not follows or file.entry(number + 1)[:2] != self._key(done + 1):
@@ -321,6 +335,7 @@ class IndexCheck:
         """Go on as if the file had the entry that the log's key makes."""
         key = self._pending[done * ENTRY_SIZE : (done + 1) * ENTRY_SIZE]
         file.table.put_keys(key, 0, 1)
+        file.believed = False
         self._last_position = self._key(done)[1]
         return 1
 
@@ -351,9 +366,9 @@ class IndexCheck:
             return
         position = file.entry(file.next_entry)[1]
         beyond = position >= self._view.end.position and not self._view.clean
-        if not beyond and position != self._last_position and not self._is_lost(position, position + 1):
+        if not (beyond or file.is_repeated(file.next_entry) or self._is_lost(position, position + 1)):
             self._tell(file, file.next_entry, position, "the log has no such record or key")
-        file.believe()
+        self._last_position = file.believe()
 
     def close(self) -> None:
         if self._file is not None:

@@ -141,7 +141,10 @@ def _files(disk: Disk, root: Path) -> dict[str, FileStats]:
             if disk.is_dir(path):
                 waiting.append((path, kind or name))
                 continue
-            file = disk.open(path, write=False)
+            try:
+                file = disk.open(path, write=False)
+            except FileNotFoundError:
+                continue  # a broker at work deletes old files and renames new ones
             try:
                 size = file.size()
                 written = sum(high - low for low, high in file.data_ranges(0, size))

@@ -38,7 +38,7 @@ class StoreView:
             raise StoreFormatError(f"{path} is not a store", "name a directory that has a commitlog folder")
         self.issues = IssueList(str(path))
         self.in_use = in_use
-        self.clean = not disk.exists(self.paths.abort)
+        self.clean = not in_use and not disk.exists(self.paths.abort)
         self.checkpoint_exists = disk.exists(self.paths.checkpoint)
         self.checkpoint = CheckpointFile(disk, self.paths.checkpoint).load()
         self.sizes = detect_sizes(disk, self.paths, given)

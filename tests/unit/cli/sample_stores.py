@@ -19,7 +19,6 @@ SMALL = StoreOptions(
     scrub_bytes_per_second=0,
 )
 TOPICS = ("orders", "%RETRY%group-1", "SCHEDULE_TOPIC_XXXX")
-BODY = b"body %04d " * 20
 
 
 def sample_message(number: int) -> Message:
@@ -29,7 +28,7 @@ def sample_message(number: int) -> Message:
 
 def write_store(path: Path, count: int = 400, *, clean: bool = True, seal: bool = False) -> Path:
     """`count` messages in three topics with two queues each; about 270 bytes a record, two keys."""
-    runtime = Runtime(clock=ManualClock(now_ms=1_800_000_000_000))
+    runtime = Runtime(clock=ManualClock())
     store = MessageStore.open(path, replace(SMALL, seal_records=seal), runtime=runtime, background=False)
     for number in range(count):
         store.append(sample_message(number), number // 3 % 2)

@@ -1,0 +1,112 @@
+"""The demonstration tells the truth: it passes on a store that keeps its promises and fails on one that does not."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import demo as demo_module
+from penstock.cli.main import root
+from penstock.store import MessageStore
+from tests.unit.cli.sample_stores import write_store
+
+
+def run_demo(*arguments: object, columns: int = 120):
+    runner = CliRunner(env={"COLUMNS": str(columns), "TERM": "dumb"})
+    return runner.invoke(root, ["demo", "--messages", "300", *map(str, arguments)])
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+def test_every_acknowledged_message_survives_the_kill_and_the_torn_end(tmp_path: Path) -> None:
+    result = run_demo("--dir", tmp_path / "store")
+    assert result.exit_code == 0, result.output
+    acknowledged, found, by_key, missing = (
+        int(number.replace(",", ""))
+        for number in re.findall(
+            r"([\d,]+) acknowledged, ([\d,]+) found by offset, ([\d,]+) by key, ([\d,]+) missing",
+            result.stdout,
+        )[0]
+    )
+    assert acknowledged >= 300
+    assert (found, by_key, missing) == (acknowledged, acknowledged, 0)
+    for shown in (
+        "ended by signal SIGKILL",
+        "bytes written at log position",
+        "records/s",
+        "sound",
+        "orders/0 @ 0",
+    ):
+        assert shown in result.stdout
+    assert [line[0] for line in result.stdout.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
+    # The directory stays, and says the same to the commands.
+    report = CliRunner().invoke(root, ["store", "verify", str(tmp_path / "store"), "--json"])
+    assert json.loads(report.stdout)["log"]["records"] >= acknowledged
+
+
+def test_the_lines_fit_a_narrow_terminal() -> None:
+    result = run_demo(columns=80)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_lost_message_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof must be able to fail: here the writer had promised one message more than it wrote."""
+    collect = demo_module._Demo._collect
+
+    def promise_more(self, writer, acknowledged) -> None:
+        collect(self, writer, acknowledged)
+        acknowledged.offsets[10_000_000] = 1_000_000
+
+    monkeypatch.setattr(demo_module._Demo, "_collect", promise_more)
+    result = run_demo()
+    assert result.exit_code == 1
+    assert "1 missing" in result.stdout
+
+
+def test_a_changed_body_is_not_taken_for_the_message(tmp_path: Path) -> None:
+    acknowledged = demo_module.Acknowledged({0: 0, 12: 1})
+    with MessageStore.open(tmp_path / "store", background=False) as store:
+        from penstock.cli.demo_workload import message_of
+        from penstock.message import Message
+
+        store.append(message_of(0), 0)
+        wrong = message_of(12)
+        store.append(Message(wrong.topic, wrong.body[:-1] + b"?", wrong.properties), 0)
+        assert demo_module._Demo._by_offset(store, acknowledged) == (1, 0)
+
+
+def test_a_writer_that_dies_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module.sys, "executable", "/bin/false")
+    result = run_demo()
+    assert result.exit_code == 1
+    assert "before its first acknowledgement" in result.stdout
+
+
+def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    write_store(tmp_path / "store", 1)
+    result = run_demo("--dir", tmp_path / "store")
+    assert result.exit_code == 2
+    assert "is not empty" in result.stderr
+
+
+def test_a_line_cut_by_the_kill_acknowledges_nothing() -> None:
+    acknowledged = demo_module.Acknowledged()
+    demo_module._Demo._take(b"64 7,8,9\n", acknowledged)
+    demo_module._Demo._take(b"67 10,1", acknowledged)
+    assert acknowledged.offsets == {64: 7, 65: 8, 66: 9}
+    assert acknowledged.groups == 1
+
+
+def test_the_writer_acknowledges_only_what_it_wrote(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "penstock.cli.demo_writer", str(tmp_path / "store")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(3)]
+        writer.kill()
+    assert [line.split()[0] for line in lines] == [b"0", b"64", b"128"]
+    assert lines[0].split()[1].count(b",") == 63
