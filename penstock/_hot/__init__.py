@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("mapped", "queues", "records", "dispatch", "reads", "index", "flush")
+MODULES = ("mapped", "checks", "queues", "records", "dispatch", "reads", "index", "flush")
 
 
 class _SourceFinder:

@@ -6,7 +6,7 @@ from penstock._hot.layout cimport (
 )
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.queues cimport QueueState
-from penstock._hot.records cimport check_record
+from penstock._hot.checks cimport check_record
 
 cdef class Dispatcher:
     cdef dict queues

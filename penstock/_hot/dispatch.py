@@ -30,6 +30,7 @@ if not cython.compiled:
         put_i64,
         same_bytes,
     )
+    from penstock._hot.checks import check_record
     from penstock._hot.layout import (
         BLANK,
         DAMAGED,
@@ -43,7 +44,6 @@ if not cython.compiled:
     )
     from penstock._hot.mapped import MappedBytes
     from penstock._hot.queues import QueueState
-    from penstock._hot.records import check_record
 
 # Pending keys there is room for before the buffer grows; memory that is never touched costs nothing.
 KEYS_ROOM = 1 << 18

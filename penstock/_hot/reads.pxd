@@ -3,7 +3,7 @@ from penstock._hot.bits cimport (
 )
 from penstock._hot.layout cimport ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
 from penstock._hot.mapped cimport MappedBytes
-from penstock._hot.records cimport check_record
+from penstock._hot.checks cimport check_record
 
 cdef class EntrySelection:
     cdef bytearray chosen

@@ -28,9 +28,9 @@ if not cython.compiled:
         put_i64,
         same_bytes,
     )
+    from penstock._hot.checks import check_record
     from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
     from penstock._hot.mapped import MappedBytes
-    from penstock._hot.records import check_record
 
 
 @cython.cclass

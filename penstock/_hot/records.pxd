@@ -1,15 +1,8 @@
 from penstock._hot.bits cimport (
-    all_zero, copy_bytes, crc31, find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, put_i16, put_i32,
-    put_i64, put_u8, same_bytes,
+    copy_bytes, crc31, find_byte, get_i16, get_i32, get_u8, put_i16, put_i32, put_i64, put_u8,
 )
-from penstock._hot.layout cimport (
-    BAD_CHECKSUM, BAD_LENGTH, BAD_MAGIC, BAD_POSITION, BAD_SIZE, BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
-    NOTHING, RECORD_SIZE_MIN, SEAL_SIZE, TORN,
-)
+from penstock._hot.layout cimport BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SEAL_SIZE
 from penstock._hot.queues cimport QueueState
-
-cdef long long check_record(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long phy,
-                            int verify) noexcept nogil
 
 cdef class AppendRequest:
     cdef public QueueState queue

@@ -10,8 +10,8 @@ import struct
 import zlib
 from collections.abc import Mapping
 
+from penstock._hot.checks import check
 from penstock._hot.layout import BLANK, MAGIC_V1, MAGIC_V2, NOTHING, REASONS
-from penstock._hot.records import check
 from penstock.errors import CorruptRecordError, MessageTooLargeError, TopicNameError
 from penstock.message.address import HostAddress
 from penstock.message.message import StoredMessage, SystemFlag
@@ -124,3 +124,14 @@ def decode_record(data: bytes | memoryview, physical_offset: int = -1, verify: b
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_offset,
     )
+
+
+def topic_bytes(data: bytes | memoryview) -> bytes:
+    """The topic of a record whose lengths were checked, as the bytes it is."""
+    flags = data[39]
+    at = 84 + (12 if flags & SystemFlag.BORN_HOST_V6 else 0) + (12 if flags & SystemFlag.STORE_HOST_V6 else 0)
+    at += 4 + int.from_bytes(data[at : at + 4], "big")
+    wide = int.from_bytes(data[4:8], "big", signed=True) == MAGIC_V2
+    size = int.from_bytes(data[at : at + 2], "big") if wide else data[at]
+    at += 2 if wide else 1
+    return bytes(data[at : at + size])

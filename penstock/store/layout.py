@@ -18,6 +18,8 @@ from pathlib import Path
 from penstock.errors import TopicNameError
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+# RocketMQ joins group and topic of its newer retry topics with a plus sign, which no other topic may have.
+_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]+")
 TOPIC_SIZE_MAX = 127
 RETRY_TOPIC_SIZE_MAX = 255
 
@@ -54,7 +56,7 @@ def parse_position(name: str) -> int | None:
 def is_topic(topic: str) -> bool:
     """Whether a name is one that RocketMQ allows for a topic."""
     limit = RETRY_TOPIC_SIZE_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_SIZE_MAX
-    return len(topic) <= limit and _TOPIC.fullmatch(topic) is not None
+    return len(topic) <= limit and (_TOPIC.fullmatch(topic) or _RETRY_TOPIC.fullmatch(topic)) is not None
 
 
 def check_topic(topic: str) -> None:

@@ -12,15 +12,12 @@ it once. What a caller may rely on is in the result's `durability`, and in `docs
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from penstock import _hot
 from penstock._hot.dispatch import Dispatcher
-from penstock._hot.layout import ENTRY_SIZE
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.errors import (
@@ -31,11 +28,10 @@ from penstock.errors import (
     StoreError,
     StoreFailedError,
     StoreFormatError,
-    StoreLockedError,
 )
-from penstock.message import HostAddress, Message, StoredMessage, encode_properties, format_message_id
+from penstock.message import HostAddress, Message, StoredMessage, format_message_id
 from penstock.message.properties import PropertyName
-from penstock.runtime import FileLock, PeriodicThread, Runtime
+from penstock.runtime import PeriodicThread, Runtime
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
@@ -45,12 +41,15 @@ from penstock.store.flush import LogFlusher
 from penstock.store.keeper import Keeper
 from penstock.store.key_index import KeyIndex
 from penstock.store.layout import StorePaths, check_topic
+from penstock.store.limits import check_message
 from penstock.store.options import FlushMode, StoreOptions
+from penstock.store.ownership import Ownership
 from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import GetResult, StoreReader, tag_codes
 from penstock.store.recovery import Progress, Recovery, RecoveryReport
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
-from penstock.store.sizes import found_queue_file_size, found_segment_size
+from penstock.store.sizes import require_sizes
+from penstock.store.status import describe
 from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
@@ -76,7 +75,7 @@ class MessageStore:
         self._store_host = store_host
         self._host_bytes = store_host.encode()
         self._lock = threading.RLock()
-        self._file_lock: FileLock | None = None
+        self._ownership = Ownership(runtime.disk, self.paths)
         self._closed = True
         self._failure: StoreFailedError | None = None
         # Why appends are refused, if they are: a failure, or what the keeper says of the disk.
@@ -145,17 +144,17 @@ class MessageStore:
         disk = self._runtime.disk
         if not self._read_only:
             disk.make_dirs(self.paths.commit_log)
-            self._take_lock()
+            self._ownership.take()
         elif not disk.is_dir(self.paths.commit_log):
             raise StoreFormatError(
                 f"{self.path} is not a store", "name a directory that has a commitlog folder"
             )
         self.queues.load_manifest()
-        self._check_sizes()
-        clean = not disk.exists(self.paths.abort)
+        require_sizes(disk, self.paths, self.options, self.queues.manifest)
+        clean = self._ownership.was_clean()
         checkpoint = self.checkpoint_file.load()
         if not self._read_only:
-            self._mark_running()
+            self._ownership.mark_running()
             for name in disk.list(self.paths.prepare):  # half-made segments of a crash
                 if not disk.is_dir(self.paths.prepare / name):
                     disk.remove(self.paths.prepare / name)
@@ -190,44 +189,6 @@ class MessageStore:
             )
             self._thread.start()
 
-    def _take_lock(self) -> None:
-        try:
-            self._file_lock = self._runtime.disk.lock(self.paths.lock, b"lock")
-        except (BlockingIOError, PermissionError) as error:
-            raise StoreLockedError(
-                f"{self.path} is in use by another broker", "stop it first, or open the store read-only"
-            ) from error
-
-    def _check_sizes(self) -> None:
-        """Refuse a directory made with other sizes: opening it with these would look like damage everywhere."""
-        disk, paths, manifest = self._runtime.disk, self.paths, self.queues.manifest
-        found = {}
-        if disk.list(paths.commit_log):
-            found["segment_size_bytes"] = manifest.segment_size_bytes or found_segment_size(disk, paths)
-        if disk.list(paths.consume_queue):
-            entries = found_queue_file_size(disk, paths) // ENTRY_SIZE
-            found["queue_file_entries"] = manifest.queue_file_entries or entries
-        for name, has in found.items():
-            asked = getattr(self.options, name)
-            if has != asked:
-                raise StoreFormatError(
-                    f"{self.path} was made with {name}={has}, the options say {asked}",
-                    f"open it with {name}={has}",
-                )
-
-    def _mark_running(self) -> None:
-        """The marker exists, durably, before anything else is changed."""
-        disk = self._runtime.disk
-        file = disk.open(self.paths.abort, create=True)
-        try:
-            text = str(os.getpid()).encode()
-            file.pwrite(text, 0)
-            file.truncate(len(text))
-            file.sync()
-        finally:
-            file.close()
-        disk.sync_dir(self.path)
-
     def close(self) -> None:
         """Stop cleanly: everything dispatched, flushed and counted, then the marker goes, then the lock.
 
@@ -244,8 +205,7 @@ class MessageStore:
             if not self._read_only and self._failure is None and self.flusher.failure is None:
                 self.keeper.finish()
                 self.log.close(remove_unused=True)
-                self._runtime.disk.remove(self.paths.abort)
-                self._runtime.disk.sync_dir(self.path)
+                self._ownership.mark_clean()
         finally:
             self._release()
 
@@ -265,9 +225,7 @@ class MessageStore:
         self.log.close()
         self.queues.close()
         self.index.close()
-        if self._file_lock is not None:
-            self._file_lock.release()
-            self._file_lock = None
+        self._ownership.release()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -291,24 +249,14 @@ class MessageStore:
         prepared_offset: int = 0,
     ) -> AppendRequest:
         """A message made ready for `append_group`; everything that can be wrong with it is found here."""
-        check_topic(message.topic)
-        if queue_id < 0:
-            raise StoreError(f"queue id {queue_id} is negative")
-        if len(message.body) > self.options.max_message_size_bytes:
-            raise MessageTooLargeError(
-                f"body has {len(message.body)} bytes, the limit is {self.options.max_message_size_bytes}",
-                "send it in parts or raise max_message_size_bytes",
-            )
-        properties = message.properties
-        if PropertyName.SEAL in properties:
-            properties = {k: v for k, v in properties.items() if k != PropertyName.SEAL}
+        properties = check_message(message, queue_id, self.options)
         with self._lock:
             self._check_open()
             queue = self.queues.get_or_create(message.topic, queue_id)
         return AppendRequest(
             queue.state,
             bytes(message.body),
-            encode_properties(properties),
+            properties,
             self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp,
             self._host_bytes if born_host is None else born_host.encode(),
             message.flag,
@@ -513,18 +461,22 @@ class MessageStore:
         offset: int,
         max_count: int = 32,
         max_bytes: int = 256 << 10,
-        tags: Iterable[str] | frozenset[int] | None = None,
+        tags: Iterable[str | int] | None = None,
     ) -> GetResult:
         """Records from a queue offset on as one run of bytes; see `StoreReader.get`. `tags`: names or codes."""
         self._check_open()
-        codes = None if tags is None else tags if _are_codes(tags) else tag_codes(str(tag) for tag in tags)
-        result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, codes)  # type: ignore[arg-type]
+        result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, tag_codes(tags))
         self.meters.add("gets")
         self.meters.add("get_messages", result.count)
         return result
 
     def read(
-        self, topic: str, queue_id: int, offset: int, max_count: int = 32, tags: Iterable[str] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: Iterable[str | int] | None = None,
     ) -> list[StoredMessage]:
         """The same, decoded."""
         return self.get(topic, queue_id, offset, max_count, 64 << 20, tags).messages()
@@ -571,25 +523,4 @@ class MessageStore:
     def stats(self) -> dict[str, object]:
         """Numbers for status pages and the command line."""
         with self._lock:
-            return {
-                "path": str(self.path),
-                "form": _hot.form(),
-                "log": {
-                    "min_offset": self.log.min_offset,
-                    "max_offset": self.log.max_offset,
-                    "flushed_offset": self.flusher.flushed_offset,
-                    "visible_offset": self.dispatch.offset,
-                    "segments": sum(segment is not None for segment in self.log.segments),
-                    "segment_size_bytes": self.log.segment_size,
-                },
-                "queues": len(self.queues),
-                "index": {"files": self.index.file_count, "entries": self.index.entries},
-                "findings": self.findings.total,
-                "writable": self.is_writable,
-                "disk_used_percent": self.keeper.used_percent,
-                "meters": self.meters.snapshot(),
-            }
-
-
-def _are_codes(tags: Iterable[str] | frozenset[int]) -> bool:
-    return isinstance(tags, frozenset) and all(isinstance(tag, int) for tag in tags)
+            return describe(self)

@@ -74,9 +74,11 @@ class GetResult:
         return decoded
 
 
-def tag_codes(tags: Iterable[str]) -> frozenset[int]:
-    """What the queue entries hold for these tags."""
-    return frozenset(java_string_hash(tag) for tag in tags)
+def tag_codes(tags: Iterable[str | int] | None) -> frozenset[int] | None:
+    """What the queue entries hold for these tags; codes stay what they are, None means every message."""
+    if tags is None:
+        return None
+    return frozenset(tag if isinstance(tag, int) else java_string_hash(tag) for tag in tags)
 
 
 class StoreReader:

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from penstock._hot.checks import check
 from penstock._hot.dispatch import Dispatcher
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
 from penstock._hot.reads import find_record, store_timestamp, walk
-from penstock._hot.records import check
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import GAP_MAX, LogDispatch, RescanNeeded
@@ -416,7 +416,7 @@ class Recovery:
             if missing > 0 and queue.max_offset:
                 self._findings.add(
                     Finding(
-                        "damaged queue",
+                        "damaged queue" if self._clean else "unflushed messages lost",
                         f"{missing} messages of {topic}/{queue_id} from offset {queue.max_offset} on are not in "
                         "the log; their offsets stay unused",
                     )

@@ -14,11 +14,12 @@ import mmap
 from dataclasses import asdict, dataclass
 
 from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE
-from penstock.errors import OptionError
+from penstock.errors import OptionError, StoreFormatError
 from penstock.runtime import Disk
 from penstock.store.key_index import IndexHeader
 from penstock.store.layout import StorePaths, parse_position
 from penstock.store.options import StoreOptions
+from penstock.store.queue_table import Manifest
 
 PAGE = 4096
 CANDIDATES_MAX = 100_000
@@ -75,6 +76,23 @@ def detect_sizes(disk: Disk, paths: StorePaths, given: GivenSizes) -> StoreSizes
     if given.index_slots is not None and given.index_entries is not None:
         return StoreSizes(segment, entries, given.index_slots, given.index_entries)
     return StoreSizes(segment, entries, *_index_sizes(disk, paths))
+
+
+def require_sizes(disk: Disk, paths: StorePaths, options: StoreOptions, manifest: Manifest) -> None:
+    """Refuse a directory made with other sizes: opening it with these would look like damage everywhere."""
+    found = {}
+    if disk.list(paths.commit_log):
+        found["segment_size_bytes"] = manifest.segment_size_bytes or found_segment_size(disk, paths)
+    if disk.list(paths.consume_queue):
+        entries = found_queue_file_size(disk, paths) // ENTRY_SIZE
+        found["queue_file_entries"] = manifest.queue_file_entries or entries
+    for name, has in found.items():
+        asked = getattr(options, name)
+        if has != asked:
+            raise StoreFormatError(
+                f"{paths.root} was made with {name}={has}, the options say {asked}",
+                f"open it with {name}={has}",
+            )
 
 
 def consistent_size(files: list[tuple[int, int]], unit: int, default: int) -> int:

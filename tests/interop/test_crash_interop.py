@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -216,3 +217,40 @@ def test_java_goes_on_where_penstock_cut(
     with MessageStore.open(directory, OPTIONS) as store:
         check_content(store, records)
     check_java_content(java.read(directory, halt=True), records)
+
+
+# -- Java crashed before its queues were there -----------------------------------------------------------------------
+
+
+def without_queues(directory: Path) -> None:
+    shutil.rmtree(directory / "consumequeue")
+
+
+def without_queue_files(directory: Path) -> None:
+    for path in queue_files(directory):
+        path.unlink()
+
+
+def with_empty_queue_files(directory: Path) -> None:
+    """Made, and not yet given their size."""
+    for path in queue_files(directory):
+        path.write_bytes(b"")
+
+
+def queue_files(directory: Path) -> list[Path]:
+    return [path for path in (directory / "consumequeue").rglob("*") if path.is_file()]
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize(
+    "lose", [without_queues, without_queue_files, with_empty_queue_files], ids=lambda lose: lose.__name__
+)
+def test_penstock_builds_queues_that_java_had_not_written(
+    java_halted: WrittenStore, copy_store: CopyStore, lose: Callable[[Path], None]
+) -> None:
+    directory = copy_store(java_halted.directory)
+    lose(directory)
+    records = java_halted.records + penstock_side.write(directory, more_messages(8, "after"))
+    with MessageStore.open(directory, OPTIONS, read_only=True) as store:
+        check_content(store, records)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._hot import bits
+from penstock._hot.checks import check, checksum
 from penstock._hot.layout import SEAL_SIZE
 from penstock._hot.queues import QueueState
-from penstock._hot.records import AppendRequest, RecordBuilder, check, checksum
+from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import CodecError, CorruptRecordError
 from penstock.message import (
     HostAddress,

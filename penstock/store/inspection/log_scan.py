@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock._hot.checks import check
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, REASONS
 from penstock._hot.reads import find_record, is_zero, walk
-from penstock._hot.records import check
 from penstock.errors import CorruptRecordError
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog

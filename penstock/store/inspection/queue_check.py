@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock._hot.checks import check
 from penstock._hot.layout import ENTRY_SIZE
 from penstock._hot.queues import SCHEDULE_TOPIC
-from penstock._hot.records import check
 from penstock.message import decode_record
 from penstock.store.consume_queue import EMPTY_ENTRY, Entry
 from penstock.store.inspection.log_pass import LogPass, QueueTrack

@@ -314,9 +314,7 @@ def test_on_demand_keeps_what_has_not_expired(tank: Tank) -> None:
 
 @pytest.mark.seed("S3-49")
 @pytest.mark.parametrize(("percent", "deleted"), [(75, 0), (76, 2)])
-def test_over_the_first_limit_expired_segments_go_at_any_hour(
-    tank: Tank, percent: int, deleted: int
-) -> None:
+def test_over_the_first_limit_expired_segments_go_at_any_hour(tank: Tank, percent: int, deleted: int) -> None:
     tank.fill(4)
     tank.age(1)
     tank.age(80, count=2)

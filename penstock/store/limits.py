@@ -1,0 +1,27 @@
+"""What a message must be to be stored; everything that can be wrong with one is found here."""
+
+from __future__ import annotations
+
+from penstock.errors import MessageError, MessageTooLargeError
+from penstock.message import Message, encode_properties
+from penstock.message.properties import PropertyName
+from penstock.store.layout import check_topic
+from penstock.store.options import StoreOptions
+
+QUEUE_ID_MAX = (1 << 31) - 1
+
+
+def check_message(message: Message, queue_id: int, options: StoreOptions) -> bytes:
+    """The encoded properties of a message that may be stored; raises a MessageError for any other."""
+    check_topic(message.topic)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise MessageError(f"queue id {queue_id} is outside 0..{QUEUE_ID_MAX}")
+    if len(message.body) > options.max_message_size_bytes:
+        raise MessageTooLargeError(
+            f"body has {len(message.body)} bytes, the limit is {options.max_message_size_bytes}",
+            "send it in parts or raise max_message_size_bytes",
+        )
+    properties = message.properties
+    if PropertyName.SEAL in properties:  # ours to write, never a client's
+        properties = {name: value for name, value in properties.items() if name != PropertyName.SEAL}
+    return encode_properties(properties)
