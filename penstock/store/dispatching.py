@@ -97,7 +97,7 @@ class LogDispatch:
         else:
             self._findings.add(
                 Finding(
-                    "damaged queue",
+                    "offsets without messages",
                     f"{missing} messages of {queue.topic}/{queue.queue_id} from offset {queue.max_offset} on "
                     "are not in the log; their offsets stay unused",
                     self.offset,

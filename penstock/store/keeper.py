@@ -68,7 +68,9 @@ class Keeper:
         _LOG.error("background work of the store failed: %s", error)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do what is due. After a failure nothing is: what the disk holds is not known, and must not be promised."""
+        if self._store.has_failed:
+            return
         if self._is_due("flush", self._options.flush_interval_ms):
             self._flush()
         if self._is_due("queues", self._options.queue_flush_interval_ms):

@@ -6,7 +6,6 @@ it once. What a caller may rely on is in the result's `durability`, and in `docs
 
     with MessageStore.open(path) as store:
         result = store.append(Message.of("orders", b"...", keys="42"))
-        messages = store.read("orders", 0, 0)
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from penstock.errors import (
     StoreFailedError,
     StoreFormatError,
 )
-from penstock.message import HostAddress, Message, StoredMessage, format_message_id
+from penstock.message import HostAddress, Message, StoredMessage
 from penstock.message.properties import PropertyName
 from penstock.runtime import PeriodicThread, Runtime
 from penstock.store.checkpoint import CheckpointFile
@@ -161,19 +160,7 @@ class MessageStore:
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
-        recovery = Recovery(
-            self.log,
-            self.queues,
-            self.index,
-            self.dispatch,
-            self.dispatcher,
-            checkpoint,
-            self.findings,
-            clean=clean,
-            read_only=self._read_only,
-            progress=progress,
-        )
-        self.report = recovery.run()
+        self.report = Recovery(self, checkpoint, clean=clean, progress=progress).run()
         self.flusher.recovered(self.log.max_offset)
         self.keeper.checkpoint = checkpoint
         if self._read_only:
@@ -202,7 +189,7 @@ class MessageStore:
                 True  # from here on no append gets in; the rest needs no lock, and must not hold it
             )
         try:
-            if not self._read_only and self._failure is None and self.flusher.failure is None:
+            if not self._read_only and not self.has_failed:
                 self.keeper.finish()
                 self.log.close(remove_unused=True)
                 self._ownership.mark_clean()
@@ -294,6 +281,8 @@ class MessageStore:
         A request whose `size` is -1 afterwards was refused (it fits no record); the others are stored. If this
         raises, requests with `size` 0 were not stored.
         """
+        if not requests:
+            return Durability.MEMORY, PutStatus.PUT_OK
         with self._lock:
             if self._closed or self._failure or self._disk_refusal or self.flusher.failure:
                 self._check_writable()
@@ -308,11 +297,7 @@ class MessageStore:
                     self._after_write()
             end = log.max_offset
             self.meters.counters["appends"] += len(requests)
-        if durability is None:
-            durability = self._default_durability
-        if durability is Durability.MEMORY:
-            return Durability.MEMORY, PutStatus.PUT_OK
-        return self._wait(end)
+        return self._reach(end, self._default_durability if durability is None else durability)
 
     def append_batch(
         self,
@@ -342,21 +327,8 @@ class MessageStore:
                     self._after_write()
             end = self.log.max_offset
             self.meters.add("appends", len(placed))
-        if durability is None:
-            durability = self._default_durability
-        reached, status = (
-            (Durability.MEMORY, PutStatus.PUT_OK) if durability is Durability.MEMORY else self._wait(end)
-        )
-        return BatchResult(
-            status,
-            reached,
-            tuple(format_message_id(self._store_host, position) for position, _ in placed),
-            placed[0][0],
-            first_offset,
-            len(placed),
-            sum(size for _, size in placed),
-            stored,
-        )
+        reached, status = self._reach(end, self._default_durability if durability is None else durability)
+        return BatchResult.of(self._store_host, placed, first_offset, stored, reached, status)
 
     def _after_write(self) -> None:
         """Asynchronous flush: what is written is visible; tell who waits for it."""
@@ -381,8 +353,10 @@ class MessageStore:
         except OSError as error:
             _LOG.warning("entries of %r stay in memory: %s", queue, error)
 
-    def _wait(self, end: int) -> tuple[Durability, PutStatus]:
-        """Wait for the flush; what was reached is never more than what is true."""
+    def _reach(self, end: int, durability: Durability) -> tuple[Durability, PutStatus]:
+        """Wait for what was demanded; what was reached is never more than what is true."""
+        if durability is Durability.MEMORY:
+            return Durability.MEMORY, PutStatus.PUT_OK
         try:
             self.flush(end, self.options.sync_flush_timeout_ms)
         except FlushTimeoutError:
@@ -404,15 +378,7 @@ class MessageStore:
 
     def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:
         """The full answer for one request of a group."""
-        return AppendResult(
-            status,
-            durability,
-            format_message_id(self._store_host, request.physical_offset),
-            request.physical_offset,
-            request.queue_offset,
-            request.size,
-            request.store_timestamp,
-        )
+        return AppendResult.of(self._store_host, request, durability, status)
 
     def on_arrival(self, listener: ArrivalListener) -> None:
         """Call `listener` with the queues that got visible messages, once per group; it must be quick."""
@@ -442,6 +408,15 @@ class MessageStore:
         """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
         hint = "free space or let retention delete; then send again"
         self._disk_refusal = DiskFullError(reason, hint) if reason else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether only a restart can help."""
+        return self._failure is not None or self.flusher.failure is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._read_only
 
     @property
     def is_writable(self) -> bool:
@@ -517,8 +492,6 @@ class MessageStore:
         with self._lock:
             self._check_writable()
             return self.queues.remove(frozenset(topics), self.log.max_offset)
-
-    # -- status ----------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, object]:
         """Numbers for status pages and the command line."""

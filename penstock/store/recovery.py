@@ -19,18 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock._hot.checks import check
-from penstock._hot.dispatch import Dispatcher
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
-from penstock._hot.reads import find_record, store_timestamp, walk
+from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
 from penstock.store.checkpoint import Checkpoint
-from penstock.store.commit_log import CommitLog
-from penstock.store.dispatching import GAP_MAX, LogDispatch, RescanNeeded
-from penstock.store.findings import Finding, Findings
-from penstock.store.key_index import KeyIndex
-from penstock.store.queue_table import TAIL_MAX, QueueTable
+from penstock.store.dispatching import GAP_MAX, RescanNeeded
+from penstock.store.findings import Finding
+from penstock.store.queue_table import TAIL_MAX
 from penstock.store.segment import Segment
+
+if TYPE_CHECKING:
+    from penstock.store.message_store import MessageStore
 
 # Small enough that the second look, which dispatches, still finds the records in the cache.
 CHUNK = 512 << 10
@@ -61,32 +62,21 @@ class Recovery:
     """One use: `run` once, on parts that were loaded and not yet shared with anybody."""
 
     def __init__(
-        self,
-        log: CommitLog,
-        queues: QueueTable,
-        index: KeyIndex,
-        dispatch: LogDispatch,
-        dispatcher: Dispatcher,
-        checkpoint: Checkpoint,
-        findings: Findings,
-        *,
-        clean: bool,
-        read_only: bool,
-        progress: Progress | None = None,
+        self, store: MessageStore, checkpoint: Checkpoint, *, clean: bool, progress: Progress | None = None
     ) -> None:
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._dispatch = dispatch
-        self._dispatcher = dispatcher
+        self._log = store.log
+        self._queues = store.queues
+        self._index = store.index
+        self._dispatch = store.dispatch
+        self._dispatcher = store.dispatcher
+        self._findings = store.findings
+        self._read_only = store.is_read_only
         self._checkpoint = checkpoint
-        self._findings = findings
         self._clean = clean
-        self._read_only = read_only
         self._progress = progress or (lambda done, total: None)
         self._report = RecoveryReport(clean=clean)
         # A clean stop synced everything that the queues know of.
-        self._durable = max(checkpoint.durable_offset, queues.max_phy if clean else 0)
+        self._durable = max(checkpoint.durable_offset, store.queues.max_phy if clean else 0)
         self._last_record = -1
 
     def run(self) -> RecoveryReport:
@@ -377,9 +367,9 @@ class Recovery:
         for segment in [
             s for s in log.segments if s is not None and s.base >= max(cut_at, 1) and s.base > end
         ]:
-            self._report.bytes_dropped += sum(
-                b - a for a, b in segment.file.data_ranges(0, segment.available)
-            )
+            # A dense copy of a preallocated segment holds nothing but zeros: nothing is lost with it.
+            ranges = list(segment.file.data_ranges(0, segment.available))
+            self._report.bytes_dropped += sum(b - a for a, b in ranges if not is_zero(segment.view, a, b))
             log.remove_segment(segment)
         last = log.segment_of(cut_at)
         if last is None:

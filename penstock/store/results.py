@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from penstock._hot.records import AppendRequest
+from penstock.message import HostAddress, format_message_id
+
 
 class Durability(IntEnum):
     """How safe a message is; each level includes those before it."""
@@ -33,6 +36,21 @@ class AppendResult:
     size: int
     store_timestamp: int
 
+    @staticmethod
+    def of(
+        host: HostAddress, request: AppendRequest, durability: Durability, status: PutStatus
+    ) -> AppendResult:
+        """The answer to a request that was written."""
+        return AppendResult(
+            status,
+            durability,
+            format_message_id(host, request.physical_offset),
+            request.physical_offset,
+            request.queue_offset,
+            request.size,
+            request.store_timestamp,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
@@ -46,3 +64,24 @@ class BatchResult:
     count: int
     size: int
     store_timestamp: int
+
+    @staticmethod
+    def of(
+        host: HostAddress,
+        placed: list[tuple[int, int]],
+        first_queue_offset: int,
+        store_timestamp: int,
+        durability: Durability,
+        status: PutStatus,
+    ) -> BatchResult:
+        """The answer to a batch whose records lie at these positions, with these sizes."""
+        return BatchResult(
+            status,
+            durability,
+            tuple(format_message_id(host, position) for position, _ in placed),
+            placed[0][0],
+            first_queue_offset,
+            len(placed),
+            sum(size for _, size in placed),
+            store_timestamp,
+        )

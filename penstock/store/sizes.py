@@ -23,6 +23,7 @@ from penstock.store.queue_table import Manifest
 
 PAGE = 4096
 CANDIDATES_MAX = 100_000
+DEFAULTS = StoreOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,14 @@ def detect_sizes(disk: Disk, paths: StorePaths, given: GivenSizes) -> StoreSizes
 
 def require_sizes(disk: Disk, paths: StorePaths, options: StoreOptions, manifest: Manifest) -> None:
     """Refuse a directory made with other sizes: opening it with these would look like damage everywhere."""
-    found = {}
-    if disk.list(paths.commit_log):
-        found["segment_size_bytes"] = manifest.segment_size_bytes or found_segment_size(disk, paths)
-    if disk.list(paths.consume_queue):
-        entries = found_queue_file_size(disk, paths) // ENTRY_SIZE
-        found["queue_file_entries"] = manifest.queue_file_entries or entries
+    entries = found_queue_file_size(disk, paths, 0) // ENTRY_SIZE
+    found = {
+        "segment_size_bytes": manifest.segment_size_bytes or found_segment_size(disk, paths, 0),
+        "queue_file_entries": manifest.queue_file_entries or entries,
+    }
     for name, has in found.items():
         asked = getattr(options, name)
-        if has != asked:
+        if has and has != asked:
             raise StoreFormatError(
                 f"{paths.root} was made with {name}={has}, the options say {asked}",
                 f"open it with {name}={has}",
@@ -103,9 +103,8 @@ def consistent_size(files: list[tuple[int, int]], unit: int, default: int) -> in
     return default
 
 
-def found_segment_size(disk: Disk, paths: StorePaths) -> int:
-    """Size of the segments, the default where there are none."""
-    default = StoreOptions().segment_size_bytes
+def found_segment_size(disk: Disk, paths: StorePaths, default: int = DEFAULTS.segment_size_bytes) -> int:
+    """Size of the segments, or the default where there are none."""
     files = []
     for name in disk.list(paths.commit_log):
         position = parse_position(name)
@@ -113,13 +112,15 @@ def found_segment_size(disk: Disk, paths: StorePaths) -> int:
             files.append((position, disk.size(paths.commit_log / name)))
     size = consistent_size(files, 1, default)
     lone = sum(other == size for _, other in files) == 1
-    if size % PAGE and lone and all(position % default == 0 for position, _ in files):
+    if size % PAGE and lone and all(position % DEFAULTS.segment_size_bytes == 0 for position, _ in files):
         return default  # a size that nobody configures and no second file confirms: the file is short
     return size
 
 
-def found_queue_file_size(disk: Disk, paths: StorePaths) -> int:
-    """Size of the queue files, the default where there are none."""
+def found_queue_file_size(
+    disk: Disk, paths: StorePaths, default: int = DEFAULTS.queue_file_size_bytes
+) -> int:
+    """Size of the queue files, or the default where there are none."""
     files = []
     for topic in disk.list(paths.consume_queue):
         for queue in (
@@ -130,7 +131,7 @@ def found_queue_file_size(disk: Disk, paths: StorePaths) -> int:
                 position = parse_position(name)
                 if position is not None and not disk.is_dir(folder / name):
                     files.append((position, disk.size(folder / name)))
-    return consistent_size(files, ENTRY_SIZE, StoreOptions().queue_file_size_bytes)
+    return consistent_size(files, ENTRY_SIZE, default)
 
 
 def index_file_names(disk: Disk, paths: StorePaths) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import time
@@ -126,13 +125,16 @@ def test_a_failed_sync_of_derived_files_is_not_forgotten(tmp_path: Path, where: 
         append(store, serial, ledger)
     disk.fail_next("sync", errno.EIO, path_contains=where)
     clock.advance(15_000)
-    with pytest.raises(StoreFailedError, match="Input/output"):
+    promises = where in ("checkpoint", "manifest")  # an old promise is a safe one: said, and tried again
+    with pytest.raises(OSError if promises else StoreFailedError, match="Input/output"):
         store.keeper.tick()
-    with pytest.raises(StoreFailedError, match="restart"):
-        append(store, 6 * 150)
+    if promises:
+        append(store, 6 * 150, ledger)
+    else:
+        with pytest.raises(StoreFailedError, match="restart"):
+            append(store, 6 * 150)
     clock.advance(15_000)
-    with contextlib.suppress(StoreFailedError):
-        store.keeper.tick()
+    store.keeper.tick()
     disk.crash()
     store.abandon()
     reopened(tmp_path, ledger, options).close()

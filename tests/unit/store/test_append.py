@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import struct
@@ -14,10 +15,11 @@ import pytest
 
 from penstock.errors import (
     CodecError,
+    DiskFullError,
+    MessageError,
     MessageTooLargeError,
     PropertiesTooLargeError,
     StoreClosedError,
-    StoreError,
     StoreFormatError,
     StoreLockedError,
     TopicNameError,
@@ -203,38 +205,26 @@ def test_names_that_differ_only_in_case_are_two_topics(store: MessageStore) -> N
     assert [m.body for m in store.read("CASE", 0, 0)] == [b"upper"]
 
 
-@pytest.mark.parametrize("queue", [-1, -(2**31)])
-def test_a_negative_queue_is_refused(store: MessageStore, queue: int) -> None:
-    with pytest.raises(StoreError, match="negative"):
+@pytest.mark.abuse("A16")
+@pytest.mark.parametrize("queue", [-1, -(2**31), 2**31, 2**63, 2**70])
+def test_impossible_queues_are_refused(store: MessageStore, queue: int) -> None:
+    with pytest.raises(MessageError, match=f"queue id {queue} is outside"):
         store.append(Message.of("t", b"x"), queue)
     assert len(store.queues) == 0
 
 
 @pytest.mark.xfail(strict=True, reason="append_batch does not check the queue id; request() does")
 @pytest.mark.abuse("A16")
-def test_a_negative_queue_is_refused_for_a_batch_too(store: MessageStore) -> None:
-    with pytest.raises(StoreError, match="negative"):
-        store.append_batch("t", -1, batch_of([1]))
+@pytest.mark.parametrize("queue", [-1, 2**31])
+def test_impossible_queues_are_refused_for_a_batch_too(store: MessageStore, queue: int) -> None:
+    with pytest.raises(MessageError):
+        store.append_batch("t", queue, batch_of([1]))
     assert len(store.queues) == 0
 
 
-@pytest.mark.abuse("A16")
-@pytest.mark.parametrize(
-    "queue",
-    [
-        2**31 - 1,
-        pytest.param(
-            2**31, marks=pytest.mark.xfail(strict=True, reason="a queue id over 31 bits: OverflowError")
-        ),
-    ],
-)
-def test_the_largest_queue_id(store: MessageStore, queue: int) -> None:
-    if queue < 2**31:
-        store.append(Message.of("t", b"x"), queue)
-        assert [m.queue_id for m in store.read("t", queue, 0)] == [queue]
-        return
-    with pytest.raises(StoreError):
-        store.append(Message.of("t", b"x"), queue)
+def test_the_largest_queue_id(store: MessageStore) -> None:
+    store.append(Message.of("t", b"x"), 2**31 - 1)
+    assert [m.queue_id for m in store.read("t", 2**31 - 1, 0)] == [2**31 - 1]
 
 
 @pytest.mark.parametrize(("size", "fits"), [(32767, True), (32768, False)])
@@ -479,6 +469,26 @@ def test_a_batch_with_lying_lengths_is_refused_whole(
         store.append_batch("t", 0, parts[0] + bytes(lying) + parts[2])
     assert store.log.max_offset == 0
     assert untouched(store, "t")
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.invariant("I4")
+@pytest.mark.parametrize(
+    "sys_flag",
+    [
+        0,
+        pytest.param(
+            4, marks=pytest.mark.xfail(strict=True, reason="take_back() takes back offsets never given out")
+        ),
+    ],
+)
+def test_a_batch_that_could_not_be_written_used_no_offsets(store: MessageStore, sys_flag: int) -> None:
+    """Messages of a batch that are prepared for a transaction have no offsets that could be taken back."""
+    store.append(Message.of("t", b"first"))
+    disk_of(store).fail_next("pwrite", errno.ENOSPC, path_contains="commitlog")
+    with pytest.raises(DiskFullError):
+        store.append_batch("t", 0, batch_of(range(3)), sys_flag=sys_flag)
+    assert store.append(Message.of("t", b"second")).queue_offset == 1
 
 
 @pytest.mark.abuse("A5")
