@@ -185,8 +185,17 @@ def find_key(
     found: list = []
     if entries_end <= 1 or entries_at + entries_end * ENTRY_SIZE > size:
         return found
-    while 0 < number < entries_end and len(found) < limit:
+    while number > 0 and len(found) < limit:
         at = entries_at + number * ENTRY_SIZE
+        if at + ENTRY_SIZE > size:
+            break
+        if number >= entries_end:
+            # Written by somebody who has not counted it yet, or never did: it only leads to older ones.
+            previous = get_i32(p, at + 16)
+            if previous >= number:
+                break
+            number = previous
+            continue
         seconds = get_i32(p, at + 12)
         previous = get_i32(p, at + 16)
         time_ms = begin + seconds * 1000

@@ -82,6 +82,12 @@ class QueueState:
         if left == 0 and len(self.tail) > TAIL_KEPT * ENTRY_SIZE:
             self.tail = bytearray(64 * ENTRY_SIZE)
 
+    def keep_tail(self, count: int) -> None:
+        """Forget all but the oldest `count` entries of the tail."""
+        if count < 0 or count > self.tail_count:
+            raise IndexError("more entries than there are")
+        self.tail_count = count
+
     def restart(self, end_offset: int, max_phy: int) -> None:
         """Set the visible end, with an empty tail: after loading, truncating or skipping."""
         self.tail_first = end_offset

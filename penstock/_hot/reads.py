@@ -89,6 +89,7 @@ class EntrySelection:
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
         size: cython.int
+        taken: cython.int
         code: cython.int
         target: cython.p_uchar
         for i in range(count):
@@ -99,7 +100,9 @@ class EntrySelection:
                 if code not in self.tags:
                     self.scanned_to = first + i + 1
                     continue
-            if self.count and (self.count >= self.max_count or self.total_bytes + size > self.max_bytes):
+            # An offset without a record takes no bytes of the answer.
+            taken = 0 if size == FILLER_SIZE else size
+            if self.count and (self.count >= self.max_count or self.total_bytes + taken > self.max_bytes):
                 self.full = True
                 return 0
             at = self.count * ENTRY_SIZE
@@ -110,7 +113,7 @@ class EntrySelection:
             put_i32(target, at + 8, size)
             put_i64(target, at + 12, first + i)
             self.count += 1
-            self.total_bytes += size if size != FILLER_SIZE else 0
+            self.total_bytes += taken
             self.scanned_to = first + i + 1
         return 0
 

@@ -33,6 +33,7 @@ cdef class RecordBuilder:
     cdef Py_ssize_t first
     cdef Py_ssize_t after
     cdef QueueState batch_queue
+    cdef long long batch_first
     cdef bint _add(self, AppendRequest request) except? -1
     cdef int _reserve(self, Py_ssize_t size) except? -1
     cdef long long put(self, QueueState queue, unsigned char *body, Py_ssize_t body_at, Py_ssize_t body_size,

@@ -95,6 +95,7 @@ class RecordBuilder:
         self.first = 0
         self.after = 0
         self.batch_queue: QueueState | None = None
+        self.batch_first = 0
 
     def content(self) -> memoryview:
         """The bytes built so far; valid until the next call."""
@@ -105,7 +106,7 @@ class RecordBuilder:
         i: cython.Py_ssize_t
         request: AppendRequest
         if self.batch_queue is not None:
-            self.batch_queue.next_offset -= self.count
+            self.batch_queue.next_offset = self.batch_first
         for i in range(self.first, self.after):
             request = self.requests[i]
             if request.size > 0 and _has_queue_offset(request.sys_flag):
@@ -215,6 +216,7 @@ class RecordBuilder:
         size: cython.longlong
         placed: list = []
         self.batch_queue = queue
+        self.batch_first = queue.next_offset
         while pos < end:
             body_size = get_i32(p, pos + 16)
             start = self.base + self.used

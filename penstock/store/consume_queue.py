@@ -155,19 +155,29 @@ class ConsumeQueue:
         return QueueFile(first, file, MappedBytes(file.map(self._per_file * ENTRY_SIZE)))
 
     def _find_end(self) -> None:
-        end, max_phy = self._files[0].first if self._files else 0, -1
+        end = self._files[0].first if self._files else 0
         for queue_file in reversed(self._files):
             count = self._valid_entries(queue_file)
             if count:
                 end = queue_file.first + count
                 break
-        self._set_end(end)
+        self._end_at(end)
+
+    def _end_at(self, end: int) -> None:
+        """Make `end` the end, in files and memory, and remember where in the log the newest record ends."""
+        state = self.state
+        while len(self._files) > 1 and self._files[-1].first >= end:
+            self._drop_file(len(self._files) - 1)
+        if end >= state.tail_first and state.tail_count:
+            state.keep_tail(end - state.tail_first)
+        else:
+            state.restart(end, -1)
+        state.max_phy = self.born_at
         for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
             entry = self.entry(offset)
             if entry is not None and not entry.is_filler:
-                max_phy = entry.end
+                state.max_phy = max(entry.end, self.born_at)
                 break
-        self.state.restart(end, max(max_phy, self.born_at))
 
     def _valid_entries(self, queue_file: QueueFile) -> int:
         """Entries up to the first invalid one, found by halving: written entries come first."""
@@ -184,11 +194,6 @@ class ConsumeQueue:
         at = index * ENTRY_SIZE
         return Entry.decode(queue_file.view.slice(at, at + ENTRY_SIZE))
 
-    def _set_end(self, end: int) -> None:
-        """Drop files that begin at or after the end, except the one the end lies in."""
-        while len(self._files) > 1 and self._files[-1].first >= end:
-            self._drop_file(len(self._files) - 1)
-
     def _drop_file(self, number: int) -> None:
         queue_file = self._files.pop(number)
         path = queue_file.file.path
@@ -204,14 +209,7 @@ class ConsumeQueue:
             return
         if not self._read_only:
             self._zero_entries(end, self.state.tail_first)
-        self._set_end(end)
-        max_phy = -1
-        for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
-            entry = self.entry(offset)
-            if entry is not None and not entry.is_filler:
-                max_phy = entry.end
-                break
-        self.state.restart(end, max(max_phy, self.born_at))
+        self._end_at(end)
 
     def _zero_entries(self, start: int, end: int) -> None:
         """A cut queue must not show its old entries after the next load."""

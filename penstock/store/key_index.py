@@ -104,6 +104,10 @@ class IndexFile:
         self.table = table
         return table
 
+    def rebuild(self) -> None:
+        """After a crash: slots from the counted entries, in memory and in the file."""
+        self._write_slots(self.open_table(rebuild=True))
+
     def put(self, keys: bytearray, first: int, count: int) -> int:
         """Enter keys and write entries and slots to the file; how many were taken before it was full."""
         table = self.table or self.open_table(rebuild=False)
@@ -215,7 +219,7 @@ class KeyIndex:
                 kept.append(index_file)
         self._files = kept
         if unclean and self._files and not self._read_only:
-            self._files[-1].open_table(rebuild=True)
+            self._files[-1].rebuild()
 
     def _drop(self, path: Path, why: str) -> None:
         self._findings.add(Finding("index file dropped", f"{why}; rebuilt from the log", path=str(path)))

@@ -11,11 +11,16 @@ from penstock.store.options import StoreOptions
 QUEUE_ID_MAX = (1 << 31) - 1
 
 
-def check_message(message: Message, queue_id: int, options: StoreOptions) -> bytes:
-    """The encoded properties of a message that may be stored; raises a MessageError for any other."""
-    check_topic(message.topic)
+def check_place(topic: str, queue_id: int) -> None:
+    """Refuse a topic or a queue that cannot be."""
+    check_topic(topic)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise MessageError(f"queue id {queue_id} is outside 0..{QUEUE_ID_MAX}")
+
+
+def check_message(message: Message, queue_id: int, options: StoreOptions) -> bytes:
+    """The encoded properties of a message that may be stored; raises a MessageError for any other."""
+    check_place(message.topic, queue_id)
     if len(message.body) > options.max_message_size_bytes:
         raise MessageTooLargeError(
             f"body has {len(message.body)} bytes, the limit is {options.max_message_size_bytes}",

@@ -39,8 +39,8 @@ from penstock.store.findings import Findings
 from penstock.store.flush import LogFlusher
 from penstock.store.keeper import Keeper
 from penstock.store.key_index import KeyIndex
-from penstock.store.layout import StorePaths, check_topic
-from penstock.store.limits import check_message
+from penstock.store.layout import StorePaths
+from penstock.store.limits import check_message, check_place
 from penstock.store.options import FlushMode, StoreOptions
 from penstock.store.ownership import Ownership
 from penstock.store.queue_table import TAIL_MAX, QueueTable
@@ -284,7 +284,7 @@ class MessageStore:
         if not requests:
             return Durability.MEMORY, PutStatus.PUT_OK
         with self._lock:
-            if self._closed or self._failure or self._disk_refusal or self.flusher.failure:
+            if self._closed or self._read_only or self._failure or self._disk_refusal or self.flusher.failure:
                 self._check_writable()
             log = self.log
             try:
@@ -311,7 +311,7 @@ class MessageStore:
         durability: Durability | None = None,
     ) -> BatchResult:
         """Store a client's encoded batch: all of its messages, next to each other, or none."""
-        check_topic(topic)
+        check_place(topic, queue_id)
         born = self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp
         host = self._host_bytes if born_host is None else born_host.encode()
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import struct
 import subprocess
@@ -98,7 +99,7 @@ def test_a_message_becomes_a_record_of_the_log_and_an_entry_of_its_queue(
 @pytest.mark.invariant("I3", "I4")
 def test_one_log_for_all_queues_in_the_order_of_arrival(store: MessageStore) -> None:
     results = [store.append(Message.of(f"t{i % 3}", b"%d" % i), i % 2) for i in range(30)]
-    for before, after in zip(results, results[1:], strict=False):
+    for before, after in itertools.pairwise(results):
         assert after.physical_offset == before.physical_offset + before.size
     for queue in store.queues:
         found = store.read(queue.topic, queue.queue_id, 0)

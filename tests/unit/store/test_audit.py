@@ -150,7 +150,10 @@ def test_the_scrubber_finds_damage_at_its_own_pace(tmp_path: Path) -> None:
         flip(store, message.physical_offset + 90)
         needed = store.log.max_offset // 4000 + 20
         for _ in range(needed):
-            assert store.findings.damage() == [] or store.findings.damage()[0].position == message.physical_offset
+            assert (
+                store.findings.damage() == []
+                or store.findings.damage()[0].position == message.physical_offset
+            )
             clock.advance(100)
             store.keeper.tick()
         assert [finding.position for finding in store.findings.damage()] == [message.physical_offset]

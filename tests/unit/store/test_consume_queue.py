@@ -134,7 +134,9 @@ def test_loading_finds_the_end(bench: Bench, count: int) -> None:
     assert offsets_of(queue) == list(range(count))
 
 
-@pytest.mark.xfail(strict=True, reason="_find_end asks entry() while the queue still ends at 0, so it finds none")
+@pytest.mark.xfail(
+    strict=True, reason="_find_end asks entry() while the queue still ends at 0, so it finds none"
+)
 @pytest.mark.parametrize(("count", "lost"), [(1, 0), (5, 0), (8, 0), (6, 3)])
 def test_loading_finds_where_the_newest_record_ends(bench: Bench, count: int, lost: int) -> None:
     bench.add(count)

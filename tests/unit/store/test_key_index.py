@@ -156,7 +156,8 @@ def test_loading(bench: Bench, unclean: bool, count: int) -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="rebuilt slots stay in memory until the next key; queries read the file's, which lead too far"
+    strict=True,
+    reason="rebuilt slots stay in memory until the next key; queries read the file's, which lead too far",
 )
 @pytest.mark.fault("F5")
 def test_entries_that_the_header_does_not_count_are_not_there(bench: Bench) -> None:

@@ -407,11 +407,13 @@ def test_no_position_inside_a_record_gives_a_message(store: MessageStore) -> Non
     store.append(Message.of("t", bytes(range(256))))
     store.append(Message.of("t", b"second"))
     size = store.read("t", 0, 0, 1)[0].size
+    refused = {}
     for position in range(1, size):
         try:
             assert store.message_at(position) is None
         except CorruptRecordError as error:
-            assert error.position == position
+            refused[position] = error.position
+    assert all(said == position for position, said in refused.items())
     assert store.message_at(store.log.max_offset) is None
 
 
