@@ -5,6 +5,7 @@ put together here from the rules alone (`struct`, `zlib`, a hash loop), which pr
 product builds or writes to its files, which proves the product.
 """
 
+import json
 import re
 import struct
 import zlib
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock._hot.checks import check
+from penstock._hot.layout import TORN
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import CorruptRecordError
@@ -116,6 +119,8 @@ class Example:
     born_host: str = "127.0.0.1"
     store_host: str = "127.0.0.1"
     seal: bool = False
+    # Whether the option asks for the seal; a zero byte in the properties brings it anyway.
+    seal_asked: bool = True
 
     def by_the_rules(self) -> bytes:
         addresses = {
@@ -189,7 +194,10 @@ SECOND = Example(
 IPV6 = Example("record-ipv6", b"water", "orders", b"", born_host="2001:db8::1", store_host="::1")
 VERSION_2 = Example("record-v2", b"", LONG_TOPIC, b"")
 SEALED = Example("record-sealed", b"water", "orders", b"KEYS\x01k1\x02", seal=True)
-EXAMPLES = [FIRST, SECOND, IPV6, VERSION_2, SEALED]
+ZERO_BYTE = Example("record-zero-byte", b"water", "orders", b"KEYS\x01k\0\x02", seal=True, seal_asked=False)
+# The page prints only what differs from the sealed record.
+GOLDEN["record-zero-byte"] = GOLDEN["record-sealed"][:102] + GOLDEN["record-zero-byte-properties"]
+EXAMPLES = [FIRST, SECOND, IPV6, VERSION_2, SEALED, ZERO_BYTE]
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 
 
@@ -236,7 +244,7 @@ def test_reference_codec_builds_the_record(example: Example) -> None:
 @each_example
 def test_hot_builder_builds_the_record(example: Example) -> None:
     store_host = HostAddress(example.store_host, 10911).encode()
-    builder = RecordBuilder(store_host, 1024, example.seal)
+    builder = RecordBuilder(store_host, 1024, example.seal and example.seal_asked)
     builder.begin(example.position, 4096, example.stored)
     request = AppendRequest(
         QueueState(example.topic.encode(), 1, example.queue_offset),
@@ -280,6 +288,28 @@ def test_every_bit_that_a_checksum_covers_is_checked(example: Example) -> None:
         assert example.seal, f"a changed byte {at} was not noticed"
         assert 110 <= at < 119 or at == 129
         assert message.body == example.body
+
+
+@pytest.mark.fault("F5")
+@pytest.mark.invariant("I2")
+@each_example
+def test_a_write_torn_at_any_byte_is_no_record(example: Example) -> None:
+    """What was not written is zero. Where the lost bytes are zeros anyway, nothing is lost."""
+    golden, torn = GOLDEN[example.name], 0
+    for kept in range(len(golden)):
+        content = golden[:kept].ljust(len(golden), b"\0")
+        if content != golden:
+            torn += 1
+            assert check(content, 0, len(content), example.position, 2) < 0, f"cut at byte {kept}"
+    assert torn > 100
+    assert check(golden, 0, len(golden), example.position, 2) == len(golden)
+
+
+def test_torn_properties_are_looked_for_at_level_2_only() -> None:
+    """Below it a zero byte is a zero byte: records of a Java broker may have one, and no seal."""
+    record = FIRST.by_the_rules().replace(b"k1\x02", b"k\0\x02")
+    assert check(record, 0, len(record), 0, 1) == len(record)
+    assert check(record, 0, len(record), 0, 2) == TORN
 
 
 def test_message_id_of_the_page() -> None:
@@ -430,9 +460,56 @@ def test_lock_file(directory: Path) -> None:
     assert (directory / "lock").read_bytes() == GOLDEN["lock-file"]
 
 
+MANIFEST = GOLDEN["manifest"] + b"\n"  # the page's block ends before the last line break
+
+
 def test_manifest(directory: Path) -> None:
-    assert (directory / "penstock.manifest.json").read_bytes() == GOLDEN["manifest"]
-    assert Manifest.decode(GOLDEN["manifest"]) == Manifest({("orders", 1): 2}, 123)
+    line, checksum = GOLDEN["manifest"].split(b"\n")
+    assert checksum == f"crc32 {zlib.crc32(line):08x}".encode()
+    assert (directory / "penstock.manifest.json").read_bytes() == MANIFEST
+
+
+def test_manifest_reads_back() -> None:
+    assert Manifest.decode(MANIFEST) == Manifest(
+        starts={("orders", 1): 0},
+        ends={("orders", 1): 2},
+        index_end=123,
+        index_files=["20231114221322123"],
+        log_start=0,
+        segment_size_bytes=4096,
+        queue_file_entries=4,
+        deleted={},
+    )
+
+
+def test_manifest_fields_of_the_page() -> None:
+    """The table of the page names every field, and no other."""
+    page = (PAGES / "config-files.md").read_text(encoding="utf-8").partition("## Manifest")[2]
+    rows = re.findall(r"^\| (`.+?`) \|", page.partition("\n## ")[0], re.M)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert named == list(json.loads(GOLDEN["manifest"].split(b"\n")[0]))
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.invariant("I12")
+def test_manifest_with_a_flipped_bit_is_refused() -> None:
+    for at in range(len(MANIFEST)):
+        data = bytearray(MANIFEST)
+        data[at] ^= 0x04
+        with pytest.raises(ValueError, match="checksum"):
+            Manifest.decode(bytes(data))
+
+
+def test_manifest_remembers_a_deleted_topic(tmp_path: Path) -> None:
+    """With the end of the log at its deletion, and without its queues."""
+    clock = ManualClock(STORED)
+    with MessageStore.open(
+        tmp_path, OPTIONS, runtime=Runtime(clock=clock), store_host=BROKER, background=False
+    ) as store:
+        put_example(store, clock)
+        store.delete_topics(["orders"])
+    value = json.loads((tmp_path / "penstock.manifest.json").read_bytes().partition(b"\n")[0])
+    assert (value["queues"], value["deletedTopics"]) == ({}, {"orders": 236})
 
 
 # -- config files ------------------------------------------------------------------------------------------------

@@ -234,9 +234,6 @@ def test_an_empty_last_segment_is_dropped(tmp_path: Path) -> None:
         assert segments_in(tmp_path) == names(0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="queues have no max_phy after loading, so a clean start reads the whole log"
-)
 @pytest.mark.invariant("I14")
 def test_after_a_clean_stop_only_the_last_segment_is_read(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:

@@ -155,10 +155,6 @@ def test_loading(bench: Bench, unclean: bool, count: int) -> None:
     assert bench.findings.all() == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="rebuilt slots stay in memory until the next key; queries read the file's, which lead too far",
-)
 @pytest.mark.fault("F5")
 def test_entries_that_the_header_does_not_count_are_not_there(bench: Bench) -> None:
     bench.put("a", "b")
