@@ -2,10 +2,11 @@ from penstock._hot.bits cimport (
     find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, put_i32, put_i64, same_bytes,
 )
 from penstock._hot.layout cimport (
-    BLANK, DAMAGED, DONE, END_OF_SEGMENT, GAP, MAGIC_V2, NEW_QUEUE, NOTHING, ENTRY_SIZE,
+    BLANK, DAMAGED, DONE, END_OF_SEGMENT, GAP, MAGIC_BLANK, MAGIC_V2, NEW_QUEUE, NOTHING, ENTRY_SIZE,
 )
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.queues cimport QueueState
+from penstock._hot.records cimport AppendRequest
 from penstock._hot.checks cimport check_record
 
 cdef class Dispatcher:
@@ -14,6 +15,8 @@ cdef class Dispatcher:
     cdef list delays_ms
     cdef bint index_keys
     cdef readonly list touched
+    cdef readonly list heavy
+    cdef Py_ssize_t tail_max
     cdef long long round
     cdef readonly bytearray keys
     cdef bytearray spare_keys
@@ -23,7 +26,8 @@ cdef class Dispatcher:
     cdef readonly long long count
     cdef public long long last_timestamp
     cdef Py_ssize_t tags, tags_end, keys_at, keys_end, unique, unique_end, delay, delay_end
-    cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base) except? -1
+    cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base,
+                  bint built) except? -1
     cdef QueueState _queue(self, const unsigned char *p, Py_ssize_t topic_at, Py_ssize_t topic_size, int queue_id)
     cdef int _add_key(self, int key_hash, long long phy, long long timestamp) except? -1
     cdef int _add_keys(self, QueueState queue, const unsigned char *p, long long phy, long long timestamp) except? -1

@@ -9,6 +9,8 @@ Owned by whoever holds the store's append lock.
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -41,7 +43,7 @@ class QueueState:
         self.scheduled = topic == SCHEDULE_TOPIC
         self.round = 0
         # Whoever keeps the queue's files; the hot modules only carry it.
-        self.owner: object = None
+        self.owner: Any = None
 
     @property
     def end_offset(self) -> int:

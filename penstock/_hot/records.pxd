@@ -26,7 +26,7 @@ cdef class RecordBuilder:
     cdef readonly bytes store_host
     cdef bint seal
     cdef int max_body
-    cdef long long base
+    cdef readonly long long base
     cdef long long room
     cdef long long now
     cdef object requests

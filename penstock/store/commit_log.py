@@ -70,7 +70,11 @@ class CommitLog:
         self._builder = RecordBuilder(store_host, self._largest_body(), options.seal_records)
         self._stale_end = 0
         self._now_ms = runtime.clock.now_ms
-        self.on_written: Callable[[bytes | memoryview, int, int], None] = lambda data, size, base: None
+        # Called after a write: with the requests where all of them went into one run, else with the built bytes.
+        self.on_appended: Callable[[Sequence[AppendRequest], int, int], None] = lambda requests, end, base: (
+            None
+        )
+        self.on_built: Callable[[bytearray, int, int], None] = lambda buffer, size, base: None
 
     def _largest_body(self) -> int:
         return min(self._options.max_message_size_bytes, self.segment_size - BLANK_SIZE)
@@ -173,7 +177,9 @@ class CommitLog:
         if segment is not None and not self._stale_end:
             builder.begin(segment.base + segment.position, segment.size - segment.position, self._now())
             if builder.add_all(requests, 0) == len(requests):
+                base = self.max_offset
                 self._write(segment, builder.content(), builder.used)
+                self.on_appended(requests, self.max_offset, base)
                 return
             builder.take_back()
         self._append_over_segments(requests)
@@ -266,14 +272,16 @@ class CommitLog:
         if self._builder.used:
             # After its blank header a full segment's remaining bytes are not written but count as written.
             room = segment.size - segment.position
-            self._write(segment, self._builder.content(), room if following else self._builder.used)
+            used = self._builder.used
+            self._write(segment, self._builder.content(), room if following else used)
+            self.on_built(self._builder.buffer, used, self._builder.base)
         if following is not None:
             self._active = following
         if failure is not None:
             raise failure
 
     def _write(self, segment: Segment, data: bytes | memoryview, advance: int) -> None:
-        """One write at the end of the log, then, and only then, the end moves and readers may be told."""
+        """One write at the end of the log, then, and only then, the end moves."""
         position = segment.position
         try:
             segment.file.pwrite(data, position)
@@ -283,7 +291,11 @@ class CommitLog:
             raise self._failed("writing to", segment, error) from error
         segment.position = position + advance
         self.max_offset = segment.base + position + advance
-        self.on_written(data, len(data), segment.base + position)
+
+    def last_built(self) -> tuple[bytearray, int, int]:
+        """The newest run of records in memory: buffer, bytes, log position. Valid until the next append."""
+        builder = self._builder
+        return builder.buffer, builder.used, builder.base
 
     def _roll(self, segment: Segment) -> None:
         self._active = self._following(segment)

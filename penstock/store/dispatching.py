@@ -9,9 +9,12 @@ Runs under the store's append lock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock._hot.dispatch import Dispatcher
 from penstock._hot.layout import DAMAGED, DONE, END_OF_SEGMENT, GAP, NEW_QUEUE
 from penstock._hot.reads import find_record
+from penstock._hot.records import AppendRequest
 from penstock.errors import TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
@@ -41,13 +44,18 @@ class LogDispatch:
         # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
         self.rescan_on_gap = False
 
-    def written(self, data: bytes | memoryview, size: int, base: int) -> None:
-        """Dispatch a run straight from the bytes just written, if nothing before it is waiting.
+    def written(self, built: bytearray, size: int, base: int) -> None:
+        """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if base == self.offset and self._dispatcher.run_buffer(data, 0, size, base) == DONE:
+        if base == self.offset and self._dispatcher.run_built(built, size, base) == DONE:
             self.offset = base + size
+
+    def appended(self, requests: Sequence[AppendRequest], end: int, base: int) -> None:
+        """Dispatch messages just written at `base`, from their requests, if nothing before them is waiting."""
+        if base == self.offset and self._dispatcher.run_requests(requests) == DONE:
+            self.offset = end
 
     def catch_up(self, limit: int) -> None:
         """Dispatch from the maps up to a log position at which a record ends."""

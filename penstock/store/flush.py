@@ -30,21 +30,17 @@ class LogFlusher:
         self._lock = threading.Lock()
         # Two threads may finish a sync at once (a waiter's and the event loop's): the position must not go back.
         self._moving = threading.Lock()
-        self._failure: FlushFailedError | None = None
+        self.failure: FlushFailedError | None = None
         self.flushed_offset = 0
 
     def recovered(self, position: int) -> None:
         """Recovery has synced everything below `position`."""
         self.flushed_offset = position
 
-    @property
-    def failure(self) -> FlushFailedError | None:
-        return self._failure
-
     def check(self) -> None:
         """Raise if a sync has failed."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def flush_to(self, position: int, timeout_ms: int = -1) -> int:
         """Return once the disk has everything below `position`; how far it really has it.
@@ -88,12 +84,12 @@ class LogFlusher:
 
     def fail(self, segment: Segment, error: OSError) -> FlushFailedError:
         """Remember a failed sync for ever."""
-        if self._failure is None:
-            self._failure = FlushFailedError(
+        if self.failure is None:
+            self.failure = FlushFailedError(
                 f"fsync of segment {segment.path.name} failed: {error}",
                 "nothing after the last flush counts as written; check the disk, then restart",
             )
-        return self._failure
+        return self.failure
 
     def _sync(self, position: int) -> None:
         for segment, target in self.unflushed(position):

@@ -82,7 +82,7 @@ class MessageStore:
         self._listeners: list[ArrivalListener] = []
         self._sync_mode = options.flush_mode is FlushMode.SYNC
         self._default_durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
-        self.dispatcher = Dispatcher(options.delays_ms, options.index_enabled)
+        self.dispatcher = Dispatcher(options.delays_ms, options.index_enabled, TAIL_MAX)
         self.log = CommitLog(
             runtime, self.paths, options, self.findings, self._host_bytes, read_only=read_only
         )
@@ -167,7 +167,8 @@ class MessageStore:
             self._closed = False
             return
         if not self._sync_mode:
-            self.log.on_written = self.dispatch.written
+            self.log.on_built = self.dispatch.written
+            self.log.on_appended = self.dispatch.appended
         self.keeper.settle()
         self._closed = False
         if background:
@@ -340,8 +341,8 @@ class MessageStore:
         touched = self.dispatcher.touched
         if touched:
             self.dispatcher.next_round()
-            for state in touched:
-                if state.tail_count >= TAIL_MAX:
+            if self.dispatcher.heavy:
+                for state in self.dispatcher.take_heavy():
                     self._drain(state.owner)
             for listener in self._listeners:
                 listener(touched)
@@ -373,7 +374,11 @@ class MessageStore:
         """Under synchronous flush: what is flushed becomes visible."""
         if self._sync_mode and self.dispatch.offset < self.flusher.flushed_offset:
             with self._lock:
-                self.dispatch.catch_up(self.flusher.flushed_offset)
+                flushed = self.flusher.flushed_offset
+                if flushed == self.log.max_offset:
+                    # Mostly the run just written is all that waits, and is still in memory.
+                    self.dispatch.written(*self.log.last_built())
+                self.dispatch.catch_up(flushed)
                 self._announce()
 
     def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:

@@ -27,7 +27,6 @@ from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.dispatching import GAP_MAX, RescanNeeded
 from penstock.store.findings import Finding
-from penstock.store.queue_table import TAIL_MAX
 from penstock.store.segment import Segment
 
 if TYPE_CHECKING:
@@ -225,13 +224,11 @@ class Recovery:
 
     def _dispatch_to(self, position: int) -> None:
         self._dispatch.catch_up(position)
-        touched = self._dispatcher.touched
         self._dispatcher.next_round()
         if self._read_only:
             return
-        for state in touched:
-            if state.tail_count >= TAIL_MAX:
-                state.owner.drain()
+        for state in self._dispatcher.take_heavy():
+            state.owner.drain()
         if self._dispatcher.key_count > KEYS_PENDING_MAX:
             self._absorb_keys()
 

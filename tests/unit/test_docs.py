@@ -315,9 +315,12 @@ def test_commands_in_the_documents_exist() -> None:
         assert named <= targets, page
 
 
-@pytest.mark.parametrize(
+COMMAND_PAGES = pytest.mark.parametrize(
     "page", [ROOT / "README.md", DOCS / "operating" / "store.md"], ids=["README", "store"]
 )
+
+
+@COMMAND_PAGES
 @pytest.mark.parametrize("command", ["verify", "dump", "stats"])
 def test_options_in_the_documents_exist(page: Path, command: str) -> None:
     store = importlib.import_module("penstock.cli.store").store
@@ -326,3 +329,54 @@ def test_options_in_the_documents_exist(page: Path, command: str) -> None:
     assert line, f"the page does not show `penstock store {command}`"
     assert set(re.findall(r"--[a-z-]+", line[0])) <= known
     assert "--json" in known
+    sizes = {"--segment-size", "--queue-entries", "--index-slots", "--index-entries"}
+    missing = known - sizes - {"directory", "--json"} - set(re.findall(r"--[a-z-]+", line[0]))
+    assert missing == set(), f"the page does not show {missing}"
+
+
+@COMMAND_PAGES
+def test_demo_is_shown_with_its_options(page: Path) -> None:
+    demo = importlib.import_module("penstock.cli.demo").demo
+    known = {option for parameter in demo.params for option in parameter.opts}
+    line = re.search(r"^penstock demo .*$", text_of(page), re.M)
+    assert line
+    assert set(re.findall(r"--[a-z-]+", line[0])) == known
+
+
+def test_every_command_is_in_the_documents() -> None:
+    """Also the sizes, which every command of `penstock store` takes."""
+    page = text_of(DOCS / "operating" / "store.md")
+    store = importlib.import_module("penstock.cli.store").store
+    for name, command in store.commands.items():
+        assert f"penstock store {name} " in page
+        for parameter in command.params:
+            options = [option for option in parameter.opts if option.startswith("--")]
+            assert [option for option in options if option not in page] == []
+
+
+def test_exit_codes_in_the_documents() -> None:
+    main = importlib.import_module("penstock.cli.main")
+    said = str(main.__doc__).partition("exit codes")[2]
+    codes = re.findall(r"(?<!\d)(\d+) [a-z]", said)
+    assert codes == ["0", "1", "2", str(main.EXIT_INTERRUPTED), str(main.EXIT_PIPE_CLOSED)]
+    readme = text_of(ROOT / "README.md").partition("Exit codes:")[2].partition("\n\n")[0]
+    assert re.findall(r"(?<!\d)(\d+) [a-z]", readme) == codes
+    table = text_of(DOCS / "operating" / "store.md").partition("| exit status |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([\d, ]+) \|", table, re.M)
+    assert [code for row in rows for code in row.split(", ")] == codes
+
+
+def test_testing_page_names_the_folders_there_are() -> None:
+    section = text_of(DOCS / "testing.md").partition("## Folders")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `tests/(\w+)/.*?` \|.*\| (both|compiled) \|$", section, re.M))
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("*/test_*.py")}
+    assert set(rows) == folders
+    both = re.search(r"(?m)^BOTH_FORMS := \$\(wildcard (.*)\)$", text_of(ROOT / "Makefile"))
+    assert both
+    assert {f"tests/{name}" for name, forms in rows.items() if forms == "both"} == set(both[1].split())
+
+
+def test_reading_order_leads_to_every_hot_module() -> None:
+    page = text_of(DOCS / "reading-order.md")
+    names = {path.name for path in (ROOT / "penstock" / "_hot").glob("*.py")} - {"__init__.py"}
+    assert [name for name in sorted(names) if not re.search(rf"[`/]{name}`", page)] == []

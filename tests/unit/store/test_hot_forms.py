@@ -123,12 +123,12 @@ class Dispatched:
 
 
 def dispatch(data: bytes) -> Dispatched:
-    """Entries and keys of a run, from a buffer and from a map, which must give the same."""
+    """Entries and keys of a run, from two kinds of bytes, which must give the same."""
     outcomes = []
-    for mapped in (False, True):
+    for source in (MappedBytes(data), MappedBytes(bytearray(data))):
         dispatcher, queues = Dispatcher((1000, 5000, 10_000), True), {}
         found: list[object] = []
-        source, run = (MappedBytes(data), dispatcher.run_mapped) if mapped else (data, dispatcher.run_buffer)
+        run = dispatcher.run_mapped
         at = 0
         while True:
             status = run(source, at, len(data), 0)
