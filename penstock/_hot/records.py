@@ -115,9 +115,10 @@ class RecordBuilder:
         self.begin(self.base, self.room, self.now)
 
     def shrink(self) -> None:
-        """Give back the memory that one unusually large group needed."""
+        """Give back the memory that one unusually large group needed; what was built is gone with it."""
         if len(self.buffer) > 4 * 1024 * 1024:
             self.buffer = bytearray(64 * 1024)
+            self.used = 0
 
     def add_all(self, requests: Sequence[AppendRequest], first: int) -> int:
         """Add requests from `first` on; returns the index of the first that does not fit the room."""

@@ -49,7 +49,7 @@ class LogDispatch:
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if base == self.offset and self._dispatcher.run_built(built, size, base) == DONE:
+        if size and base == self.offset and self._dispatcher.run_built(built, size, base) == DONE:
             self.offset = base + size
 
     def appended(self, requests: Sequence[AppendRequest], end: int, base: int) -> None:

@@ -194,6 +194,8 @@ class KeyIndex:
         self._read_only = read_only
         self._files: list[IndexFile] = []
         self._held = bytearray()
+        # A failed sync is final, here as everywhere: whoever enters keys looks at this.
+        self.sync_failure: OSError | None = None
         self.lock = threading.RLock()
 
     def load(self, *, unclean: bool) -> None:
@@ -273,7 +275,11 @@ class KeyIndex:
         disk = self._runtime.disk
         previous = self._files[-1] if self._files else None
         if previous is not None:
-            previous.sync()
+            try:
+                previous.sync()
+            except OSError as error:
+                self.sync_failure = error
+                raise
             if previous.table is not None:
                 previous.table.release()
                 previous.table = None

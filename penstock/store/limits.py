@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.errors import MessageError, MessageTooLargeError
+from penstock._hot.layout import SEAL_SIZE
+from penstock.errors import MessageError, MessageTooLargeError, PropertiesTooLargeError
 from penstock.message import Message, encode_properties
-from penstock.message.properties import PropertyName
+from penstock.message.properties import PROPERTIES_SIZE_MAX, PropertyName
 from penstock.store.layout import check_topic
 from penstock.store.options import StoreOptions
 
@@ -19,7 +20,7 @@ def check_place(topic: str, queue_id: int) -> None:
 
 
 def check_message(message: Message, queue_id: int, options: StoreOptions) -> bytes:
-    """The encoded properties of a message that may be stored; raises a MessageError for any other."""
+    """The encoded properties of a message that may be stored; raises MessageError or CodecError for any other."""
     check_place(message.topic, queue_id)
     if len(message.body) > options.max_message_size_bytes:
         raise MessageTooLargeError(
@@ -29,4 +30,12 @@ def check_message(message: Message, queue_id: int, options: StoreOptions) -> byt
     properties = message.properties
     if PropertyName.SEAL in properties:  # ours to write, never a client's
         properties = {name: value for name, value in properties.items() if name != PropertyName.SEAL}
-    return encode_properties(properties)
+    encoded = encode_properties(properties)
+    sealed = options.seal_records or b"\0" in encoded
+    if sealed and len(encoded) + SEAL_SIZE > PROPERTIES_SIZE_MAX:
+        raise PropertiesTooLargeError(
+            f"properties take {len(encoded)} bytes, a sealed record has room for "
+            f"{PROPERTIES_SIZE_MAX - SEAL_SIZE}",
+            "put large values into the body",
+        )
+    return encoded

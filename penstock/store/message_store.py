@@ -26,7 +26,6 @@ from penstock.errors import (
     StoreClosedError,
     StoreError,
     StoreFailedError,
-    StoreFormatError,
 )
 from penstock.message import HostAddress, Message, StoredMessage
 from penstock.message.properties import PropertyName
@@ -47,6 +46,7 @@ from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import GetResult, StoreReader, tag_codes
 from penstock.store.recovery import Progress, Recovery, RecoveryReport
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
+from penstock.store.segment import Segment
 from penstock.store.sizes import require_sizes
 from penstock.store.status import describe
 from penstock.telemetry import Meters
@@ -70,7 +70,7 @@ class MessageStore:
         self.report = RecoveryReport()
         self.paths = StorePaths(path)
         self._runtime = runtime
-        self._read_only = read_only
+        self.is_read_only = read_only
         self._store_host = store_host
         self._host_bytes = store_host.encode()
         self._lock = threading.RLock()
@@ -141,29 +141,24 @@ class MessageStore:
 
     def _open(self, background: bool, progress: Progress | None) -> None:
         disk = self._runtime.disk
-        if not self._read_only:
+        if not self.is_read_only:
             disk.make_dirs(self.paths.commit_log)
             self._ownership.take()
-        elif not disk.is_dir(self.paths.commit_log):
-            raise StoreFormatError(
-                f"{self.path} is not a store", "name a directory that has a commitlog folder"
-            )
+        self._ownership.require_store()
         self.queues.load_manifest()
         require_sizes(disk, self.paths, self.options, self.queues.manifest)
         clean = self._ownership.was_clean()
         checkpoint = self.checkpoint_file.load()
-        if not self._read_only:
+        if not self.is_read_only:
             self._ownership.mark_running()
-            for name in disk.list(self.paths.prepare):  # half-made segments of a crash
-                if not disk.is_dir(self.paths.prepare / name):
-                    disk.remove(self.paths.prepare / name)
+            Segment.remove_half_made(disk, self.paths)
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
         self.report = Recovery(self, checkpoint, clean=clean, progress=progress).run()
         self.flusher.recovered(self.log.max_offset)
         self.keeper.checkpoint = checkpoint
-        if self._read_only:
+        if self.is_read_only:
             self._closed = False
             return
         if not self._sync_mode:
@@ -190,7 +185,7 @@ class MessageStore:
                 True  # from here on no append gets in; the rest needs no lock, and must not hold it
             )
         try:
-            if not self._read_only and not self.has_failed:
+            if not self.is_read_only and not self.has_failed:
                 self.keeper.finish()
                 self.log.close(remove_unused=True)
                 self._ownership.mark_clean()
@@ -285,7 +280,13 @@ class MessageStore:
         if not requests:
             return Durability.MEMORY, PutStatus.PUT_OK
         with self._lock:
-            if self._closed or self._read_only or self._failure or self._disk_refusal or self.flusher.failure:
+            if (
+                self._closed
+                or self.is_read_only
+                or self._failure
+                or self._disk_refusal
+                or self.flusher.failure
+            ):
                 self._check_writable()
             log = self.log
             try:
@@ -395,7 +396,7 @@ class MessageStore:
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self._read_only:
+        if self.is_read_only:
             raise StoreClosedError("the store was opened read-only", "open it without read_only")
         self.flusher.check()
         if self._failure is not None:
@@ -418,10 +419,6 @@ class MessageStore:
     def has_failed(self) -> bool:
         """Whether only a restart can help."""
         return self._failure is not None or self.flusher.failure is not None
-
-    @property
-    def is_read_only(self) -> bool:
-        return self._read_only
 
     @property
     def is_writable(self) -> bool:
@@ -481,13 +478,17 @@ class MessageStore:
 
         The index lock is taken first, so that two callers enter keys in the order of the log.
         """
-        if self._read_only or not self.dispatcher.key_count:
+        if self.is_read_only or not self.dispatcher.key_count:
             return
         with self.index.lock:
             with self._lock:
                 keys, count = self.dispatcher.take_keys()
             try:
                 self.index.put(keys, count)
+            except OSError as error:
+                if self.index.sync_failure is not None:
+                    raise self.fail(f"syncing an index file failed: {error}") from error
+                raise
             finally:
                 with self._lock:
                     self.dispatcher.give_back(keys)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.errors import StoreLockedError
+from penstock.errors import StoreFormatError, StoreLockedError
 from penstock.runtime import Disk, FileLock
 from penstock.store.layout import StorePaths
 
@@ -30,6 +30,13 @@ class Ownership:
                 f"{self._paths.root} is in use by another broker",
                 "stop it first, or open the store read-only",
             ) from error
+
+    def require_store(self) -> None:
+        """Refuse a directory that is no store, instead of showing an empty one."""
+        if not self._disk.is_dir(self._paths.commit_log):
+            raise StoreFormatError(
+                f"{self._paths.root} is not a store", "name a directory that has a commitlog folder"
+            )
 
     def was_clean(self) -> bool:
         """Whether the last owner stopped cleanly."""

@@ -238,6 +238,8 @@ class StoreReader:
                 continue
             if message is None or message.topic != topic or key not in message.keys:
                 continue
+            if self._queues.was_deleted(topic, position):
+                continue
             if begin_ms <= message.store_timestamp <= end_ms and message not in found:
                 found.append(message)
                 if len(found) == limit:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from penstock._hot.checks import check
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
 from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
+from penstock.message import decode_record
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.dispatching import GAP_MAX, RescanNeeded
 from penstock.store.findings import Finding
@@ -119,7 +120,11 @@ class Recovery:
         manifest = self._queues.manifest
         lost_index = self._index.lost_files(manifest.index_files) if ours else []
         if lost_index:
-            self._index.clear(f"{', '.join(lost_index)} missing")
+            names = ", ".join(lost_index)
+            self._findings.add(
+                Finding("index file dropped", f"{names} missing; all are rebuilt from the log")
+            )
+            self._index.clear(f"{names} missing")
         if self._queues_are_short(ours) or lost_index or self._index.end_phy < manifest.index_end:
             self._report.full_scan = True
             return bases[0]
@@ -281,13 +286,24 @@ class Recovery:
         if self._clean or position < self._durable:
             return True
         segment = self._log.segment_of(following)
-        if segment is None or not self._checkpoint.trusted or not self._checkpoint.physic_timestamp:
+        if segment is None or not self._valid_at(segment, following - segment.base):
             return False
         local = following - segment.base
-        if local + 91 > segment.available:
+        if self._manifest_knows(segment, local):
+            return True
+        if not self._checkpoint.trusted or not self._checkpoint.physic_timestamp:
             return False
         # Strictly: a record of the same millisecond may have come after the sync.
         return 0 < store_timestamp(segment.view, local) < self._checkpoint.physic_timestamp
+
+    def _manifest_knows(self, segment: Segment, local: int) -> bool:
+        """Whether the manifest counts a record's queue offset: its queue entry was synced long ago, so the record
+        itself is no leftover of the crash. This holds also where the checkpoint is lost."""
+        view = segment.view.slice(local, segment.available)
+        if int.from_bytes(view[4:8], "big") == MAGIC_BLANK & 0xFFFFFFFF:
+            return False
+        record = decode_record(view, -1, verify=False)
+        return record.queue_offset < self._queues.manifest.ends.get((record.topic, record.queue_id), 0)
 
     def _report_damage(self, position: int, following: int, why: int) -> None:
         self._findings.add(

@@ -68,6 +68,13 @@ class Segment:
         return path
 
     @staticmethod
+    def remove_half_made(disk: Disk, paths: StorePaths) -> None:
+        """What a crash left of segments that never got to their place."""
+        for name in disk.list(paths.prepare):
+            if not disk.is_dir(paths.prepare / name):
+                disk.remove(paths.prepare / name)
+
+    @staticmethod
     def create(disk: Disk, paths: StorePaths, base: int, size: int, made: Path | None = None) -> Segment:
         """The segment that begins at `base`. Order: allocate, sync, move into place, sync both folders."""
         source = made or Segment.make(disk, paths, base, size)

@@ -33,6 +33,7 @@ def verify(
     started = runtime.clock.monotonic_ms()
     with StoreView(path, given or GivenSizes(), runtime, in_use=in_use) as view:
         _note_state(view)
+        _check_start(view)
         queues, index = QueueCheck(view), IndexCheck(view)
         try:
             log_pass = LogPass(
@@ -80,6 +81,17 @@ def _note_state(view: StoreView) -> None:
             length=torn,
             path=where,
             at=at,
+        )
+
+
+def _check_start(view: StoreView) -> None:
+    """Whether the log still begins where the manifest says; not asked where a Java broker may have deleted."""
+    if view.manifest is None or not view.checkpoint.sealed or not view.log.segments:
+        return
+    lost = view.log.min_offset - view.manifest.log_start
+    if lost > 0:
+        view.issues.damage(
+            "damaged log", "the first segments are gone", position=view.manifest.log_start, length=lost
         )
 
 

@@ -243,8 +243,8 @@ def test_the_limit_of_the_properties(tmp_path: Path, size: int, fits: bool) -> N
 def test_properties_that_leave_no_room_for_the_seal(tmp_path: Path) -> None:
     options = small_options(segment_size_bytes=65536, seal_records=True)
     with open_store(tmp_path, options) as store:
-        with pytest.raises(MessageTooLargeError):
-            store.append(Message("t", b"x", {"name": "v" * 32755}))
+        with pytest.raises(PropertiesTooLargeError):
+            store.append(Message("t", b"x", {"name": "v" * 32742}))
         assert store.append(Message("t", b"x", {"name": "v" * 32741})).queue_offset == 0
 
 
