@@ -1,7 +1,8 @@
 """How figures are made here.
 
-A case and its baseline do the same amount of the same work, take turns (A B B A ...), and the result is the
-median of the ratios of neighbours: on a shared machine absolute rates wander, ratios of neighbours do not.
+A case and its baseline do the same amount of the same work and take turns, in bursts of milliseconds where that
+is possible (A B B A ...), and the result is the median of the ratios of repeats: on a shared machine absolute
+rates wander by a factor of two within seconds, ratios of neighbours much less.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -55,6 +57,40 @@ def compare(
         case_times.append(case_s)
         base_times.append(base_s)
         ratios.append(base_s / case_s)
+    figure = Figure(
+        name,
+        unit,
+        amount / statistics.median(case_times),
+        amount / statistics.median(base_times),
+        statistics.median(ratios),
+        (min(ratios), max(ratios)),
+        target,
+    )
+    print_figure(figure)
+    return figure
+
+
+def compare_bursts(
+    name: str,
+    unit: str,
+    amount: float,
+    repeat: Callable[[], Iterator[tuple[Callable[[], None], Callable[[], None]]]],
+    repeats: int,
+    target: float | None = None,
+) -> Figure:
+    """`repeat` gives pairs of bursts (case, baseline) of one repeat, of `amount` of work in all for each side."""
+    case_times, base_times = [], []
+    clock = time.perf_counter
+    for _ in range(repeats):
+        spent = [0.0, 0.0]
+        for number, pair in enumerate(repeat()):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                started = clock()
+                pair[side]()
+                spent[side] += clock() - started
+        case_times.append(spent[0])
+        base_times.append(spent[1])
+    ratios = [base / case for base, case in zip(base_times, case_times, strict=True)]
     figure = Figure(
         name,
         unit,

@@ -9,6 +9,7 @@ the same with one fdatasync per group; reading the same bytes with `pread`.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import queue
 import resource
@@ -18,10 +19,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.harness import Figure, compare, machine, print_figure, require_compiled, save
+from benchmarks.harness import Figure, compare, compare_bursts, machine, print_figure, require_compiled, save
 from penstock._hot.records import AppendRequest
 from penstock.message import Message
 from penstock.store import FlushMode, MessageStore, StoreOptions
@@ -29,6 +30,7 @@ from penstock.telemetry import Histogram
 
 MIB = 1 << 20
 QUEUES = 8
+BURST_BYTES = 8 * MIB
 
 
 def options(**changes: object) -> StoreOptions:
@@ -83,43 +85,43 @@ class Bench:
             store.append_group(requests)
             return requests[0].size
 
-    def append_case(
+    def append_bursts(
         self, body_size: int, group: int, groups: int, mode: FlushMode, keys: bool
-    ) -> Callable[[], float]:
-        def run() -> float:
+    ) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+        """Bursts of appends to a store, and of raw writes of the same bytes to a preallocated file."""
+        sync = mode is FlushMode.SYNC
+        burst = min(groups, max(1, BURST_BYTES // ((body_size + 150) * group)))
+        path = self.folder / "raw"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
             with MessageStore.open(self.fresh(), options(flush_mode=mode)) as store:
                 pool = self.groups_of(store, body_size, group, keys)
                 store.append_group(pool[0])
-                append, kinds = store.append_group, len(pool)
-                started = time.perf_counter()
-                for i in range(groups):
-                    append(pool[i % kinds])
-                return time.perf_counter() - started
-
-        return run
-
-    def raw_write(self, group_bytes: int, groups: int, sync: bool) -> Callable[[], float]:
-        def run() -> float:
-            path = self.folder / "raw"
-            data = os.urandom(group_bytes)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            try:
+                data = os.urandom(pool[0][0].size * group)
                 os.posix_fallocate(fd, 0, 1 << 30)
                 os.pwrite(fd, data, 0)
                 os.fdatasync(fd)
-                position = group_bytes
-                started = time.perf_counter()
-                for _ in range(groups):
-                    os.pwrite(fd, data, position)
-                    if sync:
-                        os.fdatasync(fd)
-                    position += group_bytes
-                return time.perf_counter() - started
-            finally:
-                os.close(fd)
-                path.unlink()
+                position = len(data)
+                time.sleep(0.3)  # the first rounds of the keeper belong to opening, not to appending
 
-        return run
+                def appends() -> None:
+                    append, kinds = store.append_group, len(pool)
+                    for i in range(burst):
+                        append(pool[i % kinds])
+
+                def writes() -> None:
+                    nonlocal position
+                    for _ in range(burst):
+                        os.pwrite(fd, data, position)
+                        if sync:
+                            os.fdatasync(fd)
+                        position += len(data)
+
+                for _ in range(groups // burst):
+                    yield appends, writes
+        finally:
+            os.close(fd)
+            path.unlink()
 
     def appends(self) -> None:
         for mode in (FlushMode.ASYNC, FlushMode.SYNC):
@@ -133,14 +135,14 @@ class Bench:
                         target = None
                         if group == 64 and body_size == 1024:
                             target = 0.8 if sync else 0.6
+                        burst = min(groups, max(1, BURST_BYTES // ((body_size + 150) * group)))
                         self.figures.append(
-                            compare(
+                            compare_bursts(
                                 f"append {body_size} B, group {group}, {mode.value} flush"
                                 + ("" if keys else ", no keys"),
                                 "msg/s",
-                                groups * group,
-                                self.append_case(body_size, group, groups, mode, keys),
-                                self.raw_write(size * group, groups, sync),
+                                groups // burst * burst * group,
+                                functools.partial(self.append_bursts, body_size, group, groups, mode, keys),
                                 self.repeats,
                                 target,
                             )

@@ -134,25 +134,41 @@ cdef extern from *:
         a = PENSTOCK_FOLD_LANE(a, by_128, e);
         return penstock_crc_finish(a, p, n);
     }
-    /* The same with two lanes to a register: n is at least 256 and a multiple of 16. */
+    /* The same with two lanes to a register: n is at least 256 and a multiple of 16. With `to`, the bytes are copied
+       there on the way: the loop waits for the multiplier anyway, so the copy costs next to nothing. */
     #define PENSTOCK_FOLD_PAIR(pair, k, next) _mm256_xor_si256(_mm256_xor_si256( \\
         _mm256_clmulepi64_epi128(pair, k, 0x00), _mm256_clmulepi64_epi128(pair, k, 0x11)), next)
     #define PENSTOCK_LOAD_PAIR(p) _mm256_loadu_si256((const __m256i *)(p))
+    #define PENSTOCK_STORE_PAIR(p, v) _mm256_storeu_si256((__m256i *)(p), v)
     __attribute__((target("pclmul,sse4.1,avx2,vpclmulqdq")))
-    static inline uint32_t penstock_crc_fold_wide(uint32_t c, const unsigned char *p, size_t n) {
+    static inline uint32_t penstock_crc_fold_wide(uint32_t c, const unsigned char *p, size_t n, unsigned char *to) {
         const __m256i by_1024 = _mm256_set_epi64x(0x14a7fe880, 0x1e88ef372, 0x14a7fe880, 0x1e88ef372);
         const __m256i by_256 = _mm256_set_epi64x(0x15a546366, 0x0f1da05aa, 0x15a546366, 0x0f1da05aa);
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-        __m256i a = _mm256_xor_si256(PENSTOCK_LOAD_PAIR(p), _mm256_set_epi32(0, 0, 0, 0, 0, 0, 0, (int)c));
-        __m256i b = PENSTOCK_LOAD_PAIR(p + 32), d = PENSTOCK_LOAD_PAIR(p + 64), e = PENSTOCK_LOAD_PAIR(p + 96);
+        __m256i a = PENSTOCK_LOAD_PAIR(p), b = PENSTOCK_LOAD_PAIR(p + 32);
+        __m256i d = PENSTOCK_LOAD_PAIR(p + 64), e = PENSTOCK_LOAD_PAIR(p + 96), w, x, y, z;
+        if (to) {
+            PENSTOCK_STORE_PAIR(to, a); PENSTOCK_STORE_PAIR(to + 32, b);
+            PENSTOCK_STORE_PAIR(to + 64, d); PENSTOCK_STORE_PAIR(to + 96, e);
+            to += 128;
+        }
+        a = _mm256_xor_si256(a, _mm256_set_epi32(0, 0, 0, 0, 0, 0, 0, (int)c));
         p += 128; n -= 128;
         while (n >= 128) {
-            a = PENSTOCK_FOLD_PAIR(a, by_1024, PENSTOCK_LOAD_PAIR(p));
-            b = PENSTOCK_FOLD_PAIR(b, by_1024, PENSTOCK_LOAD_PAIR(p + 32));
-            d = PENSTOCK_FOLD_PAIR(d, by_1024, PENSTOCK_LOAD_PAIR(p + 64));
-            e = PENSTOCK_FOLD_PAIR(e, by_1024, PENSTOCK_LOAD_PAIR(p + 96));
+            w = PENSTOCK_LOAD_PAIR(p); x = PENSTOCK_LOAD_PAIR(p + 32);
+            y = PENSTOCK_LOAD_PAIR(p + 64); z = PENSTOCK_LOAD_PAIR(p + 96);
+            if (to) {
+                PENSTOCK_STORE_PAIR(to, w); PENSTOCK_STORE_PAIR(to + 32, x);
+                PENSTOCK_STORE_PAIR(to + 64, y); PENSTOCK_STORE_PAIR(to + 96, z);
+                to += 128;
+            }
+            a = PENSTOCK_FOLD_PAIR(a, by_1024, w);
+            b = PENSTOCK_FOLD_PAIR(b, by_1024, x);
+            d = PENSTOCK_FOLD_PAIR(d, by_1024, y);
+            e = PENSTOCK_FOLD_PAIR(e, by_1024, z);
             p += 128; n -= 128;
         }
+        if (to && n) memcpy(to, p, n);
         a = PENSTOCK_FOLD_PAIR(a, by_256, b);
         a = PENSTOCK_FOLD_PAIR(a, by_256, d);
         a = PENSTOCK_FOLD_PAIR(a, by_256, e);
@@ -167,12 +183,26 @@ cdef extern from *:
     #ifdef PENSTOCK_FOLD
         if (n >= 64 && penstock_can_fold) {
             size_t whole = n & ~(size_t)15;
-            c = whole >= 256 && penstock_can_fold_wide ? penstock_crc_fold_wide(c, p, whole)
+            c = whole >= 256 && penstock_can_fold_wide ? penstock_crc_fold_wide(c, p, whole, 0)
                                                        : penstock_crc_fold(c, p, whole);
             p += whole; n -= whole;
         }
     #endif
         return (int32_t)(~penstock_crc_tables(c, p, n) & 0x7FFFFFFFu);
+    }
+    /* Copy bytes and give their checksum. */
+    static inline int32_t penstock_copy_crc31(unsigned char *to, Py_ssize_t to_at, const unsigned char *p, Py_ssize_t at,
+                                              Py_ssize_t count) {
+    #ifdef PENSTOCK_FOLD
+        if (count >= 256 && penstock_can_fold_wide) {
+            size_t whole = (size_t)count & ~(size_t)15, rest = (size_t)count - whole;
+            uint32_t c = penstock_crc_fold_wide(0xFFFFFFFFu, p + at, whole, to + to_at);
+            memcpy(to + to_at + whole, p + at + whole, rest);
+            return (int32_t)(~penstock_crc_tables(c, p + at + whole, rest) & 0x7FFFFFFFu);
+        }
+    #endif
+        memcpy(to + to_at, p + at, (size_t)count);
+        return count ? penstock_crc31(p, at, count) : 0;
     }
 
     /* Java's String.hashCode over UTF-8. Four ASCII bytes a round break the chain of multiplications. Beyond
@@ -231,6 +261,9 @@ cdef extern from *:
                                          int value) noexcept nogil
     bint all_zero "penstock_all_zero"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end) noexcept nogil
     int32_t crc31 "penstock_crc31"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count) noexcept nogil
+    int32_t copy_crc31 "penstock_copy_crc31"(unsigned char *target, Py_ssize_t target_pos,
+                                             const unsigned char *source, Py_ssize_t source_pos,
+                                             Py_ssize_t count) noexcept nogil
     int32_t java_hash "penstock_java_hash"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count,
                                            int32_t seed) noexcept nogil
 

@@ -71,6 +71,12 @@ def crc31(p: Any, pos: int, count: int) -> int:
     return zlib.crc32(p[pos : pos + count]) & 0x7FFFFFFF
 
 
+def copy_crc31(target: Any, target_pos: int, source: Any, source_pos: int, count: int) -> int:
+    """Copy bytes and give their checksum, 0 if there are none."""
+    copy_bytes(target, target_pos, source, source_pos, count)
+    return crc31(source, source_pos, count) if count else 0
+
+
 def java_hash(p: Any, pos: int, count: int, seed: int) -> int:
     """Java's `String.hashCode` over UTF-8 bytes, continued from `seed`; malformed bytes count as U+FFFD."""
     units = bytes(p[pos : pos + count]).decode("utf-8", "replace").encode("utf-16-be")

@@ -25,6 +25,7 @@ except ImportError:
 if not cython.compiled:
     from penstock._hot.bits import (
         copy_bytes,
+        copy_crc31,
         crc31,
         find_byte,
         get_i16,
@@ -316,7 +317,6 @@ class RecordBuilder:
             sys_flag = sys_flag & ~0x20
         put_i32(p, at, size)
         put_i32(p, at + 4, MAGIC_V2 if version_2 else MAGIC_V1)
-        put_i32(p, at + 8, crc31(body, body_at, body_size) if body_size else 0)
         put_i32(p, at + 12, queue.queue_id)
         put_i32(p, at + 16, flag)
         put_i64(p, at + 20, queue.next_offset if _has_queue_offset(sys_flag) else 0)
@@ -331,7 +331,7 @@ class RecordBuilder:
         put_i32(p, at, reconsume_times)
         put_i64(p, at + 4, prepared_offset)
         put_i32(p, at + 12, body_size)
-        copy_bytes(p, at + 16, body, body_at, body_size)
+        put_i32(p, self.used + 8, copy_crc31(p, at + 16, body, body_at, body_size))
         at += 16 + body_size
         if version_2:
             put_i16(p, at, topic_size)

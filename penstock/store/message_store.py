@@ -296,7 +296,7 @@ class MessageStore:
                 raise
             finally:
                 if not self._sync_mode:
-                    self._after_write()
+                    self._announce()
             end = log.max_offset
             self.meters.counters["appends"] += len(requests)
         return self._reach(end, self._default_durability if durability is None else durability)
@@ -326,19 +326,17 @@ class MessageStore:
                 raise
             finally:
                 if not self._sync_mode:
-                    self._after_write()
+                    self._announce()
             end = self.log.max_offset
             self.meters.add("appends", len(placed))
         reached, status = self._reach(end, self._default_durability if durability is None else durability)
         return BatchResult.of(self._store_host, placed, first_offset, stored, reached, status)
 
-    def _after_write(self) -> None:
-        """Asynchronous flush: what is written is visible; tell who waits for it."""
-        if self.dispatch.offset < self.log.max_offset:
-            self.dispatch.catch_up(self.log.max_offset)
-        self._announce()
-
     def _announce(self) -> None:
+        """Show what may be seen: all that is written or, under synchronous flush, flushed; tell who waits."""
+        visible = self.flusher.flushed_offset if self._sync_mode else self.log.max_offset
+        if self.dispatch.offset < visible:
+            self.dispatch.catch_up(visible)
         touched = self.dispatcher.touched
         if touched:
             self.dispatcher.next_round()
@@ -379,7 +377,6 @@ class MessageStore:
                 if flushed == self.log.max_offset:
                     # Mostly the run just written is all that waits, and is still in memory.
                     self.dispatch.written(*self.log.last_built())
-                self.dispatch.catch_up(flushed)
                 self._announce()
 
     def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:
@@ -387,7 +384,7 @@ class MessageStore:
         return AppendResult.of(self._store_host, request, durability, status)
 
     def on_arrival(self, listener: ArrivalListener) -> None:
-        """Call `listener` with the queues that got visible messages, once per group; it must be quick."""
+        """Call it with the queues that got visible messages, once per group; it must be quick."""
         self._listeners.append(listener)
 
     def _check_open(self) -> None:
