@@ -121,6 +121,14 @@ class RecordBuilder:
             self.buffer = bytearray(64 * 1024)
             self.used = 0
 
+    def build(self, requests: Sequence[AppendRequest], base: int, room: int, now: int) -> int:
+        """Begin a run and add all requests; its size, or -1 (and nothing is given out) if they do not all fit."""
+        self.begin(base, room, now)
+        if self.add_all(requests, 0) == len(requests):
+            return self.used
+        self.take_back()
+        return -1
+
     def add_all(self, requests: Sequence[AppendRequest], first: int) -> int:
         """Add requests from `first` on; returns the index of the first that does not fit the room."""
         i: cython.Py_ssize_t = first

@@ -175,13 +175,12 @@ class CommitLog:
         """
         segment, builder = self._active, self._builder
         if segment is not None and not self._stale_end:
-            builder.begin(segment.base + segment.position, segment.size - segment.position, self._now())
-            if builder.add_all(requests, 0) == len(requests):
-                base = self.max_offset
-                self._write(segment, builder.content(), builder.used)
-                self.on_appended(requests, self.max_offset, base)
+            base, position = self.max_offset, segment.position
+            used = builder.build(requests, base, segment.size - position, self._now())
+            if used >= 0:
+                self._write(segment, builder.content(), used)
+                self.on_appended(requests, base + used, base)
                 return
-            builder.take_back()
         self._append_over_segments(requests)
         builder.shrink()
 

@@ -13,6 +13,7 @@ Reads and changes happen under the store's append lock; syncing the files needs 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
@@ -25,6 +26,7 @@ from penstock.store.layout import StorePaths, parse_position, position_name
 
 FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 EMPTY_ENTRY = bytes(ENTRY_SIZE)
+_LOG = logging.getLogger("penstock.store")
 
 
 @dataclass(slots=True)
@@ -339,6 +341,13 @@ class ConsumeQueue:
             moved += stop - first
         self.unsynced_entries += moved
         return moved
+
+    def drain_if_possible(self) -> None:
+        """The same while a store is busy: what cannot be written stays in memory, for the keeper to try again."""
+        try:
+            self.drain()
+        except OSError as error:
+            _LOG.warning("entries of %r stay in memory: %s", self, error)
 
     def _add_file(self, offset: int) -> QueueFile:
         first = offset - offset % self._per_file

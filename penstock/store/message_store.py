@@ -10,7 +10,6 @@ it once. What a caller may rely on is in the result's `durability`, and in `docs
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,7 +31,6 @@ from penstock.message.properties import PropertyName
 from penstock.runtime import PeriodicThread, Runtime
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Findings
 from penstock.store.flush import LogFlusher
@@ -53,7 +51,7 @@ from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
 KEEPER_TICK_MS = 100
-_LOG = logging.getLogger("penstock.store")
+STORED = (Durability.MEMORY, PutStatus.PUT_OK)
 ArrivalListener = Callable[[Sequence[QueueState]], None]
 
 
@@ -77,7 +75,8 @@ class MessageStore:
         self._ownership = Ownership(runtime.disk, self.paths)
         self._closed = True
         self._failure: StoreFailedError | None = None
-        # Why appends are refused, if they are: a failure, or what the keeper says of the disk.
+        # Whether appends need no closer look: open for writing, no failure, and the keeper content with the disk.
+        self._accepting = False
         self._disk_refusal: DiskFullError | None = None
         self._listeners: list[ArrivalListener] = []
         self._sync_mode = options.flush_mode is FlushMode.SYNC
@@ -164,8 +163,8 @@ class MessageStore:
         if not self._sync_mode:
             self.log.on_built = self.dispatch.written
             self.log.on_appended = self.dispatch.appended
-        self.keeper.settle()
         self._closed = False
+        self.keeper.settle()
         if background:
             self._thread = PeriodicThread(
                 "penstock-store-keeper", KEEPER_TICK_MS, self.keeper.tick, self.keeper.failed
@@ -196,7 +195,7 @@ class MessageStore:
         """Let go of everything as a crash would: nothing more is written. For tests and simulations."""
         self._stop_thread()
         with self._lock:
-            self._closed = True
+            self._closed, self._accepting = True, False
             self._release()
 
     def _stop_thread(self) -> None:
@@ -278,28 +277,23 @@ class MessageStore:
         raises, requests with `size` 0 were not stored.
         """
         if not requests:
-            return Durability.MEMORY, PutStatus.PUT_OK
+            return STORED
         with self._lock:
-            if (
-                self._closed
-                or self.is_read_only
-                or self._failure
-                or self._disk_refusal
-                or self.flusher.failure
-            ):
+            if not self._accepting or self.flusher.failure:
                 self._check_writable()
-            log = self.log
             try:
-                log.append(requests)
+                self.log.append(requests)
             except StoreFailedError as error:
-                self._failure = error
+                self._stop_accepting(error)
                 raise
             finally:
                 if not self._sync_mode:
                     self._announce()
-            end = log.max_offset
+            end = self.log.max_offset
             self.meters.counters["appends"] += len(requests)
-        return self._reach(end, self._default_durability if durability is None else durability)
+        if durability is None:
+            durability = self._default_durability
+        return STORED if durability is Durability.MEMORY else self._reach(end, durability)
 
     def append_batch(
         self,
@@ -322,7 +316,7 @@ class MessageStore:
             try:
                 placed, first_offset, stored = self.log.append_batch(queue.state, batch, sys_flag, born, host)
             except StoreFailedError as error:
-                self._failure = error
+                self._stop_accepting(error)
                 raise
             finally:
                 if not self._sync_mode:
@@ -337,26 +331,19 @@ class MessageStore:
         visible = self.flusher.flushed_offset if self._sync_mode else self.log.max_offset
         if self.dispatch.offset < visible:
             self.dispatch.catch_up(visible)
-        touched = self.dispatcher.touched
-        if touched:
+        if self.dispatcher.heavy:
+            for state in self.dispatcher.take_heavy():
+                state.owner.drain_if_possible()
+        if self._listeners and self.dispatcher.touched:
+            touched = self.dispatcher.touched
             self.dispatcher.next_round()
-            if self.dispatcher.heavy:
-                for state in self.dispatcher.take_heavy():
-                    self._drain(state.owner)
             for listener in self._listeners:
                 listener(touched)
-
-    def _drain(self, queue: ConsumeQueue) -> None:
-        """A busy queue writes its entries as it goes; what cannot be written stays in memory for the keeper."""
-        try:
-            queue.drain()
-        except OSError as error:
-            _LOG.warning("entries of %r stay in memory: %s", queue, error)
 
     def _reach(self, end: int, durability: Durability) -> tuple[Durability, PutStatus]:
         """Wait for what was demanded; what was reached is never more than what is true."""
         if durability is Durability.MEMORY:
-            return Durability.MEMORY, PutStatus.PUT_OK
+            return STORED
         try:
             self.flush(end, self.options.sync_flush_timeout_ms)
         except FlushTimeoutError:
@@ -385,7 +372,9 @@ class MessageStore:
 
     def on_arrival(self, listener: ArrivalListener) -> None:
         """Call it with the queues that got visible messages, once per group; it must be quick."""
-        self._listeners.append(listener)
+        with self._lock:
+            self.dispatcher.next_round()  # arrivals are not collected while nobody listens
+            self._listeners.append(listener)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -403,14 +392,19 @@ class MessageStore:
 
     def fail(self, message: str) -> StoreFailedError:
         """Stop accepting for good: the error that every append gets from now on."""
-        if self._failure is None:
-            self._failure = StoreFailedError(message, "check the disk, then restart")
-        return self._failure
+        error = self._failure or StoreFailedError(message, "check the disk, then restart")
+        self._stop_accepting(error)
+        return error
+
+    def _stop_accepting(self, error: StoreFailedError) -> None:
+        self._failure = error
+        self._accepting = False
 
     def refuse_writes(self, reason: str | None) -> None:
         """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
         hint = "free space or let retention delete; then send again"
         self._disk_refusal = DiskFullError(reason, hint) if reason else None
+        self._accepting = not reason and self._failure is None and not self._closed
 
     @property
     def has_failed(self) -> bool:
