@@ -180,9 +180,8 @@ class MessageStore:
             return
         self._stop_thread()
         with self._lock:
-            self._closed = (
-                True  # from here on no append gets in; the rest needs no lock, and must not hold it
-            )
+            # From here on no append gets in; the rest needs no lock, and must not hold it.
+            self._closed, self._accepting = True, False
         try:
             if not self.is_read_only and not self.has_failed:
                 self.keeper.finish()
