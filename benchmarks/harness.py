@@ -49,25 +49,14 @@ def compare(
     target: float | None = None,
 ) -> Figure:
     """Both functions return seconds for `amount` of work."""
-    case_times, base_times, ratios = [], [], []
+    case_times, base_times = [], []
     for i in range(repeats):
         first, second = (case, baseline) if i % 2 == 0 else (baseline, case)
         a, b = first(), second()
         case_s, base_s = (a, b) if i % 2 == 0 else (b, a)
         case_times.append(case_s)
         base_times.append(base_s)
-        ratios.append(base_s / case_s)
-    figure = Figure(
-        name,
-        unit,
-        amount / statistics.median(case_times),
-        amount / statistics.median(base_times),
-        statistics.median(ratios),
-        (min(ratios), max(ratios)),
-        target,
-    )
-    print_figure(figure)
-    return figure
+    return _figure(name, unit, amount, case_times, base_times, target)
 
 
 def compare_bursts(
@@ -90,6 +79,17 @@ def compare_bursts(
                 spent[side] += clock() - started
         case_times.append(spent[0])
         base_times.append(spent[1])
+    return _figure(name, unit, amount, case_times, base_times, target)
+
+
+def _figure(
+    name: str,
+    unit: str,
+    amount: float,
+    case_times: list[float],
+    base_times: list[float],
+    target: float | None,
+) -> Figure:
     ratios = [base / case for base, case in zip(base_times, case_times, strict=True)]
     figure = Figure(
         name,
