@@ -124,7 +124,8 @@ class Keeper:
         if not least_pages:
             if dispatched:
                 self.checkpoint.logics_timestamp = dispatched
-            store.queues.save_manifest(ends, index_end, store.index.names(), store.log.min_offset)
+            names, start, flushed = store.index.names(), store.log.min_offset, store.flusher.flushed_offset
+            store.queues.save_manifest(ends, index_end, names, start, flushed)
         self._save_checkpoint(log_time, log_end)
 
     def _save_checkpoint(self, log_time: int, log_end: int) -> None:

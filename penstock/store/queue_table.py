@@ -39,6 +39,8 @@ class Manifest:
     index_end: int = -1
     index_files: list[str] = field(default_factory=list)
     log_start: int = 1 << 62
+    # The log was on disk up to here: the checkpoint's word, kept a second time in case the checkpoint is lost.
+    flushed_to: int = 0
     # Sizes the directory was made with, 0 where that is not known.
     segment_size_bytes: int = 0
     queue_file_entries: int = 0
@@ -54,6 +56,7 @@ class Manifest:
             "segmentSizeBytes": self.segment_size_bytes,
             "queueFileEntries": self.queue_file_entries,
             "logStart": self.log_start,
+            "flushedTo": self.flushed_to,
             "indexEnd": self.index_end,
             "indexFiles": self.index_files,
             "queues": topics,
@@ -73,6 +76,7 @@ class Manifest:
             index_end=value["indexEnd"],
             index_files=value["indexFiles"],
             log_start=value["logStart"],
+            flushed_to=value["flushedTo"],
             segment_size_bytes=value["segmentSizeBytes"],
             queue_file_entries=value["queueFileEntries"],
             deleted=value["deletedTopics"],
@@ -193,7 +197,12 @@ class QueueTable:
         return {key: queue.state.tail_first for key, queue in self._queues.items()}
 
     def save_manifest(
-        self, ends: dict[tuple[str, int], int], index_end: int, index_files: list[str], log_start: int
+        self,
+        ends: dict[tuple[str, int], int],
+        index_end: int,
+        index_files: list[str],
+        log_start: int,
+        flushed_to: int,
     ) -> None:
         """The values were taken before everything was synced, so it never promises more than there is."""
         known = {key: end for key, end in ends.items() if key in self._queues}
@@ -201,6 +210,7 @@ class QueueTable:
         self.manifest.index_end = index_end
         self.manifest.index_files = index_files
         self.manifest.log_start = log_start
+        self.manifest.flushed_to = flushed_to
         self._write_manifest()
 
     def expect_start(self, log_start: int) -> None:

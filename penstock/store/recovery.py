@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from penstock._hot.checks import check
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
 from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
-from penstock.message import decode_record
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.dispatching import GAP_MAX, RescanNeeded
 from penstock.store.findings import Finding
@@ -75,8 +74,9 @@ class Recovery:
         self._clean = clean
         self._progress = progress or (lambda done, total: None)
         self._report = RecoveryReport(clean=clean)
-        # A clean stop synced everything that the queues know of.
-        self._durable = max(checkpoint.durable_offset, store.queues.max_phy if clean else 0)
+        # What two files vouch for; a clean stop also synced everything that the queues know of.
+        known = max(checkpoint.durable_offset, store.queues.manifest.flushed_to)
+        self._durable = max(known, store.queues.max_phy if clean else 0)
         self._last_record = -1
 
     def run(self) -> RecoveryReport:
@@ -289,21 +289,10 @@ class Recovery:
         if segment is None or not self._valid_at(segment, following - segment.base):
             return False
         local = following - segment.base
-        if self._manifest_knows(segment, local):
-            return True
         if not self._checkpoint.trusted or not self._checkpoint.physic_timestamp:
             return False
         # Strictly: a record of the same millisecond may have come after the sync.
         return 0 < store_timestamp(segment.view, local) < self._checkpoint.physic_timestamp
-
-    def _manifest_knows(self, segment: Segment, local: int) -> bool:
-        """Whether the manifest counts a record's queue offset: its queue entry was synced long ago, so the record
-        itself is no leftover of the crash. This holds also where the checkpoint is lost."""
-        view = segment.view.slice(local, segment.available)
-        if int.from_bytes(view[4:8], "big") == MAGIC_BLANK & 0xFFFFFFFF:
-            return False
-        record = decode_record(view, -1, verify=False)
-        return record.queue_offset < self._queues.manifest.ends.get((record.topic, record.queue_id), 0)
 
     def _report_damage(self, position: int, following: int, why: int) -> None:
         self._findings.add(
