@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock._hot.dispatch import Dispatcher
 from penstock.runtime import Disk
@@ -24,6 +25,7 @@ PAGE = 4096
 # Entries a queue gathers in memory before it writes them on its own; the keeper writes fewer at its interval.
 TAIL_MAX = 2048
 QUEUE_ID_MAX = (1 << 31) - 1
+NUMBER_MAX = 1 << 62
 
 
 @dataclass(slots=True)
@@ -71,7 +73,14 @@ class Manifest:
         line, _, rest = data.partition(b"\n")
         if rest != b"crc32 %08x\n" % zlib.crc32(line):
             raise ValueError("its checksum does not match")
-        value = json.loads(line)
+        try:
+            return Manifest._from_json(json.loads(line))
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"it is no manifest: {error!r}") from error
+
+    @staticmethod
+    def _from_json(value: dict[str, Any]) -> Manifest:
+        """A checksum vouches for the bytes, not for sense: what becomes a path or an offset is checked."""
         manifest = Manifest(
             index_end=value["indexEnd"],
             index_files=value["indexFiles"],
@@ -85,6 +94,20 @@ class Manifest:
             for queue_id, (start, end) in queues.items():
                 manifest.starts[(topic, int(queue_id))] = start
                 manifest.ends[(topic, int(queue_id))] = end
+        numbers = [
+            manifest.index_end + 1,
+            manifest.log_start,
+            manifest.flushed_to,
+            *manifest.deleted.values(),
+        ]
+        numbers += [*manifest.starts.values(), *manifest.ends.values()]
+        if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in numbers):
+            raise ValueError("it has impossible positions or offsets")
+        topics = [*manifest.deleted, *(topic for topic, _ in manifest.ends)]
+        if not all(is_topic(topic) for topic in topics):
+            raise ValueError("it has an impossible topic")
+        if not all(0 <= queue_id <= QUEUE_ID_MAX for _, queue_id in manifest.ends):
+            raise ValueError("it has an impossible queue id")
         return manifest
 
 
@@ -147,7 +170,7 @@ class QueueTable:
         if self._disk.exists(self._paths.manifest):
             try:
                 self.manifest = Manifest.decode(self._disk.read(self._paths.manifest))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except ValueError as error:
                 self._findings.add(
                     Finding("manifest unreadable", f"ignored: {error}", path=str(self._paths.manifest))
                 )

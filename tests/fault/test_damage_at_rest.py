@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from penstock.message import Message
 from penstock.store import Durability, FlushMode, GetStatus, MessageStore
 from penstock.store.inspection import verify
+from penstock.store.queue_table import Manifest
 from penstock.testing import ManualClock
 from tests.fault.store_checks import (
     Ledger,
@@ -456,36 +458,48 @@ def test_every_flipped_bit_of_the_manifest(tmp_path: Path) -> None:
     assert not failures, f"{len(failures)} flips: {dict(list(failures.items())[:6])}"
 
 
+def manifest_with(**changes: object) -> bytes:
+    """A manifest with a checksum that is right, and content that is not."""
+    value = json.loads(Manifest(log_start=0).encode().partition(b"\n")[0]) | changes
+    return sealed_line(json.dumps(value).encode())
+
+
+def sealed_line(line: bytes) -> bytes:
+    return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
+
+
 @pytest.mark.invariant("I12")
 @pytest.mark.parametrize(
     "content",
     [
         b"",
         b"{",
-        b"[]",
-        b"null",
-        b'{"version": 1}',
-        b'{"version": 1, "indexEnd": -1, "queueEnds": []}',
-        pytest.param(
-            json.dumps({"version": 1, "indexEnd": 0, "queueEnds": {"../../x": {"0": 3}}}).encode(),
-        ),
-        json.dumps({"version": 1, "indexEnd": 0, "queueEnds": {"orders": {"-1": 3}}}).encode(),
-        json.dumps({"version": 1, "indexEnd": 0, "queueEnds": {"orders": {"0": -3}}}).encode(),
-        pytest.param(
-            json.dumps({"version": 1, "indexEnd": 0, "queueEnds": {"orders": {"0": 1 << 70}}}).encode(),
-        ),
-        pytest.param(
-            json.dumps({"version": 1, "indexEnd": 0, "queueEnds": {"orders": {"99999999999": 1}}}).encode(),
-        ),
-        json.dumps({"version": 1, "indexEnd": 1 << 70, "queueEnds": {}}).encode(),
-        b"\xff\xfe\x00",
-        b"[" * 5000,
+        manifest_with()[:-3],
+        sealed_line(b"[]"),
+        sealed_line(b"null"),
+        sealed_line(b'{"version": 1}'),
+        sealed_line(b"\xff\xfe\x00"),
+        sealed_line(b"[" * 5000),
+        manifest_with(queues=[]),
+        manifest_with(queues={"../../x": {"0": [0, 3]}}),
+        manifest_with(queues={"orders": {"-1": [0, 3]}}),
+        manifest_with(queues={"orders": {"0": [0, -3]}}),
+        manifest_with(queues={"orders": {"0": [0, 1 << 70]}}),
+        manifest_with(queues={"orders": {"99999999999": [0, 1]}}),
+        manifest_with(queues={"orders": {"0": ["0", "1"]}}),
+        manifest_with(indexEnd=1 << 70),
+        manifest_with(flushedTo=-5),
+        manifest_with(deletedTopics={"a/b": 4}),
+        manifest_with(deletedTopics={"orders": -1}),
     ],
-    ids=range(14),
+    ids=range(19),
 )
 def test_an_impossible_manifest(sample: Sample, content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Manifest.decode(content)
     manifest_of(sample.folder).write_bytes(content)
     with open_store(sample.folder, OPTIONS) as store:
+        assert any(finding.kind == "manifest unreadable" for finding in store.findings.all())
         found, _ = served(store)
         assert found == set(sample.records)
         assert append(store, NEXT_SERIAL) >= sample.ends[NEXT]
