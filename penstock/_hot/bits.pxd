@@ -10,6 +10,8 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
+    #include <errno.h>
+    #include <unistd.h>
     #if defined(__x86_64__) && defined(__GNUC__)
     #include <immintrin.h>
     #define PENSTOCK_FOLD 1
@@ -244,6 +246,18 @@ cdef extern from *:
         }
         return (int32_t)h;
     }
+
+    static inline int penstock_write_all(int fd, const unsigned char *p, Py_ssize_t count, int64_t position) {
+        while (count > 0) {
+            ssize_t done = pwrite(fd, p, (size_t)count, (off_t)position);
+            if (done < 0) {
+                if (errno == EINTR) continue;
+                return errno ? errno : EIO;
+            }
+            p += done; count -= done; position += done;
+        }
+        return 0;
+    }
     """
     int get_u8 "penstock_get_u8"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
     int get_i16 "penstock_get_i16"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
@@ -266,6 +280,8 @@ cdef extern from *:
                                              Py_ssize_t count) noexcept nogil
     int32_t java_hash "penstock_java_hash"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count,
                                            int32_t seed) noexcept nogil
+    int write_all "penstock_write_all"(int fd, const unsigned char *p, Py_ssize_t count,
+                                       int64_t position) noexcept nogil
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 

@@ -3,6 +3,8 @@ as inline C. Same names, same arguments, same results; a test compares the two o
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import zlib
 from typing import Any
@@ -89,3 +91,16 @@ def java_hash(p: Any, pos: int, count: int, seed: int) -> int:
 def new_buffer(size: int) -> bytearray:
     """A buffer whose content is not defined yet."""
     return bytearray(size)
+
+
+def write_all(fd: int, p: Any, count: int, position: int) -> int:
+    """Write p[:count] at a position of a file, in as many calls as it takes; 0, or the error's number."""
+    view = memoryview(p)[:count]
+    done = 0
+    try:
+        # A short write is how a disk that fills up says so: the next call brings the error itself.
+        while done < count:
+            done += os.pwrite(fd, view[done:], position + done)
+    except OSError as failure:
+        return failure.errno or errno.EIO
+    return 0

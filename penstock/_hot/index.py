@@ -158,6 +158,7 @@ class SlotTable:
 
 def find_key(
     file: MappedBytes,
+    table: SlotTable | None,
     slots: int,
     next_entry: int,
     begin_timestamp: int,
@@ -168,8 +169,8 @@ def find_key(
 ) -> list[int]:
     """Physical offsets, newest first, of entries with this hash and a time in [begin_ms, end_ms].
 
-    `next_entry` and `begin_timestamp` are the table's own, newer than the header in the file. Every number
-    read from the file is checked before it is used as a position.
+    While a file is being written its slots are in `table`, and `next_entry` and `begin_timestamp` are newer than
+    its header. Every number read from the file is checked before it is used as a position.
     """
     p: cython.p_const_uchar = file.base
     size: cython.Py_ssize_t = file.size
@@ -177,7 +178,8 @@ def find_key(
     entries_end: cython.longlong = next_entry
     begin: cython.longlong = begin_timestamp
     wanted: cython.longlong = key_hash
-    number: cython.longlong = get_i32(p, INDEX_HEADER_SIZE + key_hash % slots * 4)
+    number: cython.longlong
+    slot: cython.Py_ssize_t = key_hash % slots
     at: cython.Py_ssize_t
     seconds: cython.longlong
     time_ms: cython.longlong
@@ -185,6 +187,10 @@ def find_key(
     found: list = []
     if entries_end <= 1 or entries_at + entries_end * ENTRY_SIZE > size:
         return found
+    if table is not None and slot < table.slots:
+        number = get_i32(table.base, slot * 4)
+    else:
+        number = get_i32(p, INDEX_HEADER_SIZE + slot * 4)
     while number > 0 and len(found) < limit:
         at = entries_at + number * ENTRY_SIZE
         if at + ENTRY_SIZE > size:

@@ -1,5 +1,6 @@
 from penstock._hot.bits cimport (
     copy_bytes, copy_crc31, crc31, find_byte, get_i16, get_i32, get_u8, put_i16, put_i32, put_i64, put_u8,
+    write_all,
 )
 from penstock._hot.layout cimport BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SEAL_SIZE
 from penstock._hot.queues cimport QueueState
@@ -23,6 +24,7 @@ cdef class RecordBuilder:
     cdef readonly bytearray buffer
     cdef readonly Py_ssize_t used
     cdef readonly Py_ssize_t count
+    cdef readonly int error
     cdef readonly bytes store_host
     cdef bint seal
     cdef int max_body
@@ -34,6 +36,10 @@ cdef class RecordBuilder:
     cdef Py_ssize_t after
     cdef QueueState batch_queue
     cdef long long batch_first
+    cdef Py_ssize_t _build(self, object requests, long long base, long long room, long long now) except? -2
+    cdef Py_ssize_t _add_all(self, object requests, Py_ssize_t first) except? -2
+    cdef int _write(self, int fd, long long position) except? -2
+    cdef int _begin(self, long long base, long long room, long long now) except? -2
     cdef bint _add(self, AppendRequest request) except? -1
     cdef int _reserve(self, Py_ssize_t size) except? -1
     cdef long long put(self, QueueState queue, unsigned char *body, Py_ssize_t body_at, Py_ssize_t body_size,

@@ -35,6 +35,7 @@ if not cython.compiled:
         put_i32,
         put_i64,
         put_u8,
+        write_all,
     )
     from penstock._hot.layout import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SEAL_SIZE
     from penstock._hot.queues import QueueState
@@ -83,10 +84,16 @@ class RecordBuilder:
         self.store_host = store_host
         self.max_body = max_body
         self.seal = seal
+        self.error = 0
         self.begin(0, 0, 0)
 
     def begin(self, base: int, room: int, now: int) -> None:
         """Start a run at log position `base`, of at most `room` bytes, stored at time `now`."""
+        self._begin(base, room, now)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _begin(self, base: cython.longlong, room: cython.longlong, now: cython.longlong) -> cython.int:
         self.base = base
         self.room = room
         self.now = now
@@ -97,6 +104,7 @@ class RecordBuilder:
         self.after = 0
         self.batch_queue: QueueState | None = None
         self.batch_first = 0
+        return 0
 
     def content(self) -> memoryview:
         """The bytes built so far; valid until the next call."""
@@ -123,14 +131,55 @@ class RecordBuilder:
 
     def build(self, requests: Sequence[AppendRequest], base: int, room: int, now: int) -> int:
         """Begin a run and add all requests; its size, or -1 (and nothing is given out) if they do not all fit."""
-        self.begin(base, room, now)
-        if self.add_all(requests, 0) == len(requests):
+        return self._build(requests, base, room, now)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _build(
+        self,
+        requests: Sequence[AppendRequest],
+        base: cython.longlong,
+        room: cython.longlong,
+        now: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        self._begin(base, room, now)
+        if self._add_all(requests, 0) == len(requests):
             return self.used
         self.take_back()
         return -1
 
+    def append(
+        self, requests: Sequence[AppendRequest], base: int, room: int, now: int, fd: int, position: int
+    ) -> int:
+        """Build a run of all requests and write it at `position` of the file; its size.
+
+        -1 if they do not all fit: nothing is given out. A failed write gives -2 with the reason in `error`: what
+        was given out has to be taken back.
+        """
+        used: cython.Py_ssize_t = self._build(requests, base, room, now)
+        if used < 0:
+            return -1
+        self.error = self._write(fd, position)
+        return -2 if self.error else used
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _write(self, fd: cython.int, position: cython.longlong) -> cython.int:
+        """One write of the run; 0 or the error's number. Other threads run meanwhile."""
+        data: cython.p_uchar = self.buffer
+        size: cython.Py_ssize_t = self.used
+        error: cython.int
+        with cython.nogil:
+            error = write_all(fd, data, size, position)
+        return error
+
     def add_all(self, requests: Sequence[AppendRequest], first: int) -> int:
         """Add requests from `first` on; returns the index of the first that does not fit the room."""
+        return self._add_all(requests, first)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _add_all(self, requests: Sequence[AppendRequest], first: cython.Py_ssize_t) -> cython.Py_ssize_t:
         i: cython.Py_ssize_t = first
         total: cython.Py_ssize_t = len(requests)
         request: AppendRequest

@@ -114,7 +114,10 @@ class Keeper:
             log_time, log_end = store.log.last_timestamp, store.log.max_offset
             store.queues.drain()
             ends = store.queues.ends()
-        store.absorb_keys()
+        with store.index.lock:
+            store.absorb_keys()
+            if not least_pages:
+                store.index.write_slots()
         try:
             store.queues.sync(least_pages)
             index_end = store.index.sync() if not least_pages else -1

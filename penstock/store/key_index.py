@@ -70,6 +70,8 @@ class IndexFile:
         self.header = header
         self.view = view
         self.table: SlotTable | None = None
+        # What the header may say after the next sync: entries and slots up to here are in the file.
+        self.written = header
         self.dirty = False
         self._options = options
         self._entries_at = INDEX_HEADER_SIZE + options.index_slots * 4
@@ -106,17 +108,21 @@ class IndexFile:
 
     def rebuild(self) -> None:
         """After a crash: slots from the counted entries, in memory and in the file."""
-        self._write_slots(self.open_table(rebuild=True))
+        self.open_table(rebuild=True)
+        self.write_slots()
 
     def put(self, keys: bytearray, first: int, count: int) -> int:
-        """Enter keys and write entries and slots to the file; how many were taken before it was full."""
+        """Enter keys and write their entries to the file; how many were taken before it was full.
+
+        The slots go out with the next `sync`: keys hit them everywhere, so that writing them each time would be
+        twenty megabytes for every few keys. Until then searches use the table.
+        """
         table = self.table or self.open_table(rebuild=False)
         before = self.current_header()
         entries = table.put_keys(keys, first, count)
         if entries:
             try:
                 self.file.pwrite(entries, self._entries_at + before.next_entry * ENTRY_SIZE)
-                self._write_slots(table)
             except OSError:
                 self._go_back(before)
                 raise
@@ -134,16 +140,23 @@ class IndexFile:
         finally:
             self.header = counted
 
-    def _write_slots(self, table: SlotTable) -> None:
-        """Dirty pages go out in runs: one write for neighbours."""
+    def write_slots(self) -> None:
+        """Dirty pages of the table go out in runs: one write for neighbours. What fails stays dirty."""
+        table = self.table
+        if table is None:
+            return
         page = table.dirty.find(1)
-        while page >= 0:
-            stop = table.dirty.find(0, page)
-            stop = len(table.dirty) if stop < 0 else stop
-            low, high = page * PAGE, min(stop * PAGE, self._options.index_slots * 4)
-            self.file.pwrite(table.memory[low:high], INDEX_HEADER_SIZE + low)
-            page = table.dirty.find(1, stop)
+        # A view, not a slice: copying megabytes of slots would hold the interpreter lock while appends wait.
+        with memoryview(table.memory) as slots:
+            while page >= 0:
+                stop = table.dirty.find(0, page)
+                stop = len(table.dirty) if stop < 0 else stop
+                low, high = page * PAGE, min(stop * PAGE, self._options.index_slots * 4)
+                with slots[low:high] as run:
+                    self.file.pwrite(run, INDEX_HEADER_SIZE + low)
+                page = table.dirty.find(1, stop)
         table.dirty[:] = bytes(len(table.dirty))
+        self.written = self.current_header()
 
     def current_header(self) -> IndexHeader:
         """What the header would say if everything entered were counted."""
@@ -161,7 +174,7 @@ class IndexFile:
 
     def sync(self) -> None:
         """Entries and slots first, then the header that counts them."""
-        header = self.current_header()
+        header = self.written
         self.file.sync()
         self.file.pwrite(header.encode(), 0)
         self.file.sync()
@@ -238,11 +251,11 @@ class KeyIndex:
     @property
     def end_phy(self) -> int:
         """Log position of the newest record that is indexed, -1 if none is."""
-        for index_file in reversed(self._files):
-            header = index_file.current_header()
-            if header.next_entry > 1:
-                return header.end_phy
-        return -1
+        return self._end_phy([index_file.current_header() for index_file in self._files])
+
+    @staticmethod
+    def _end_phy(headers: list[IndexHeader]) -> int:
+        return next((header.end_phy for header in reversed(headers) if header.next_entry > 1), -1)
 
     @property
     def entries(self) -> int:
@@ -275,6 +288,7 @@ class KeyIndex:
         disk = self._runtime.disk
         previous = self._files[-1] if self._files else None
         if previous is not None:
+            previous.write_slots()
             try:
                 previous.sync()
             except OSError as error:
@@ -311,14 +325,22 @@ class KeyIndex:
         full = [f.header.end_timestamp for f in self._files if f.is_full and f.table is None]
         return max(full, default=0)
 
+    def write_slots(self) -> None:
+        """Before `sync`: everything that was entered is in the files. A full disk is not final here."""
+        with self.lock:
+            for index_file in self._files:
+                if index_file.dirty:
+                    index_file.write_slots()
+
     def sync(self) -> int:
-        """Make what was entered durable and count it; log position of the newest record counted."""
+        """Make what `write_slots` wrote durable and count it; log position of the newest record counted."""
         with self.lock:
             for index_file in self._files:
                 if index_file.dirty:
                     index_file.sync()
-                    index_file.dirty = False
-            return self.end_phy
+                    # Keys entered since the slots were written belong to the next sync.
+                    index_file.dirty = index_file.header != index_file.current_header()
+            return self._end_phy([index_file.header for index_file in self._files])
 
     def find(self, queue_topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
         """Log positions, newest first, of records that may have the key: the caller compares the key itself."""
@@ -335,6 +357,7 @@ class KeyIndex:
                     continue
                 found += find_key(
                     index_file.view,
+                    index_file.table,
                     self._options.index_slots,
                     header.next_entry,
                     header.begin_timestamp,

@@ -51,7 +51,9 @@ from penstock.telemetry import Meters
 
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
 KEEPER_TICK_MS = 100
-STORED = (Durability.MEMORY, PutStatus.PUT_OK)
+# Members of an enumeration are looked up slowly, and every group asks for this one.
+MEMORY = Durability.MEMORY
+STORED = (MEMORY, PutStatus.PUT_OK)
 ArrivalListener = Callable[[Sequence[QueueState]], None]
 
 
@@ -65,6 +67,7 @@ class MessageStore:
         self.options = options
         self.findings = Findings()
         self.meters = Meters(("appends", "append_bytes", "flushes", "gets", "get_messages"), ("flush_ns",))
+        self._counters = self.meters.counters
         self.report = RecoveryReport()
         self.paths = StorePaths(path)
         self._runtime = runtime
@@ -289,10 +292,10 @@ class MessageStore:
                 if not self._sync_mode:
                     self._announce()
             end = self.log.max_offset
-            self.meters.counters["appends"] += len(requests)
+            self._counters["appends"] += len(requests)
         if durability is None:
             durability = self._default_durability
-        return STORED if durability is Durability.MEMORY else self._reach(end, durability)
+        return STORED if durability is MEMORY else self._reach(end, durability)
 
     def append_batch(
         self,
@@ -328,14 +331,15 @@ class MessageStore:
     def _announce(self) -> None:
         """Show what may be seen: all that is written or, under synchronous flush, flushed; tell who waits."""
         visible = self.flusher.flushed_offset if self._sync_mode else self.log.max_offset
+        dispatcher = self.dispatcher
         if self.dispatch.offset < visible:
             self.dispatch.catch_up(visible)
-        if self.dispatcher.heavy:
-            for state in self.dispatcher.take_heavy():
+        if dispatcher.heavy:
+            for state in dispatcher.take_heavy():
                 state.owner.drain_if_possible()
-        if self._listeners and self.dispatcher.touched:
-            touched = self.dispatcher.touched
-            self.dispatcher.next_round()
+        if self._listeners and dispatcher.touched:
+            touched = dispatcher.touched
+            dispatcher.next_round()
             for listener in self._listeners:
                 listener(touched)
 

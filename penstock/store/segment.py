@@ -20,6 +20,8 @@ class Segment:
         self.base = base
         self.size = size
         self.file = file
+        # For the compiled writer; -1 where every write has to go through `file`.
+        self.fd = file.fd
         self.view = view
         # Bytes that the file really has; less than `size` only for a damaged file opened read-only.
         self.available = available

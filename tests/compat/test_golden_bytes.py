@@ -21,16 +21,16 @@ from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import CorruptRecordError
 from penstock.message import HostAddress, Message, StoredMessage, decode_record, encode_record
 from penstock.message.hashing import java_string_hash
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import dump_pretty
+from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
+from penstock.metadata.topic_table import TopicConfig, TopicTable
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.store.checkpoint import Checkpoint
-from penstock.store.config_files import DataVersion
 from penstock.store.consume_queue import Entry
-from penstock.store.fastjson import dump_pretty
 from penstock.store.key_index import IndexHeader
-from penstock.store.offset_table import ConsumerOffsetTable, TopicGroup
 from penstock.store.queue_table import Manifest
-from penstock.store.topic_table import TopicConfig, TopicTable
 from penstock.testing import ManualClock
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "formats"

@@ -10,17 +10,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.runtime import SystemDisk
-from penstock.store.config_files import ConfigFile, DataVersion
-from penstock.store.group_table import (
+from penstock.metadata.config_files import ConfigFile, DataVersion
+from penstock.metadata.group_table import (
     CustomizedRetry,
     ExponentialRetry,
     GroupRetryPolicy,
     SubscriptionGroup,
     SubscriptionGroupTable,
 )
-from penstock.store.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
-from penstock.store.topic_table import Permission, TopicConfig, TopicTable
+from penstock.metadata.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
+from penstock.metadata.topic_table import Permission, TopicConfig, TopicTable
+from penstock.runtime import SystemDisk
 from tests.interop.java_store import JavaStore
 
 Table = TopicTable | ConsumerOffsetTable | SubscriptionGroupTable | DelayOffsetTable

@@ -11,10 +11,10 @@ from types import TracebackType
 
 from penstock.errors import CodecError, StoreFormatError
 from penstock.message import HostAddress
+from penstock.metadata.fastjson import loads
 from penstock.runtime import Runtime
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.commit_log import CommitLog
-from penstock.store.fastjson import loads
 from penstock.store.findings import Findings
 from penstock.store.inspection.log_scan import find_end
 from penstock.store.inspection.queue_files import FileCache, QueueFiles, queue_folders

@@ -245,7 +245,7 @@ def index(dispatched: Dispatched, chooser: random.Random) -> list[object]:
     for n in range(0, done, 3):
         value = struct.unpack_from(">i", entries, (n + 1) * 20)[0]
         for begin, end in ((0, 2**62), (NOW, NOW + 5000), (2**62, 0)):
-            hits = find_key(file, slots, table.next_entry, table.begin_timestamp, value, begin, end, 7)
+            hits = find_key(file, None, slots, table.next_entry, table.begin_timestamp, value, begin, end, 7)
             found.append(hits)
     again = SlotTable(bytearray(slots * 4), slots, capacity)
     again.next_entry = table.next_entry

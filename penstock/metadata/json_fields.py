@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from penstock.errors import CodecError
-from penstock.store.fastjson import JsonObject, JsonValue
+from penstock.metadata.fastjson import JsonObject, JsonValue
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

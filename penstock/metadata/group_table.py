@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from penstock.store.config_files import DataVersion
-from penstock.store.fastjson import JsonObject, JsonValue
-from penstock.store.json_fields import INT32_MAX, INT64_MAX, JsonFields
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import JsonObject, JsonValue
+from penstock.metadata.json_fields import INT32_MAX, INT64_MAX, JsonFields
 
 INT32_MIN = -(2**31)
 FORBIDDEN_TO_READ = 4

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CodecError, DiskFullError, StoreError
-from penstock.runtime import SeededEntropy, SystemDisk
-from penstock.store.config_files import ConfigFile, DataVersion
-from penstock.store.fastjson import JsonValue, dump_pretty, loads
-from penstock.store.group_table import (
+from penstock.metadata.config_files import ConfigFile, DataVersion
+from penstock.metadata.fastjson import JsonValue, dump_pretty, loads
+from penstock.metadata.group_table import (
     CustomizedRetry,
     ExponentialRetry,
     GroupRetryPolicy,
@@ -21,8 +20,9 @@ from penstock.store.group_table import (
     SubscriptionGroup,
     SubscriptionGroupTable,
 )
-from penstock.store.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
-from penstock.store.topic_table import Permission, TopicConfig, TopicTable
+from penstock.metadata.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
+from penstock.metadata.topic_table import Permission, TopicConfig, TopicTable
+from penstock.runtime import SeededEntropy, SystemDisk
 from penstock.testing import (
     FaultyDisk,
     Keep,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import ClassVar, Self
 
-from penstock.store.config_files import DataVersion
-from penstock.store.fastjson import JsonObject, JsonValue
-from penstock.store.json_fields import INT32_MAX, JsonFields
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import JsonObject, JsonValue
+from penstock.metadata.json_fields import INT32_MAX, JsonFields
 
 
 class Permission(IntFlag):

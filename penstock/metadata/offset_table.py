@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
-from penstock.store.config_files import DataVersion
-from penstock.store.fastjson import JsonObject, JsonValue
-from penstock.store.json_fields import INT64_MAX, JsonFields
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import JsonObject, JsonValue
+from penstock.metadata.json_fields import INT64_MAX, JsonFields
 
 # RocketMQ stores -1 for "nothing consumed yet" in places.
 _LOWEST_OFFSET = -1

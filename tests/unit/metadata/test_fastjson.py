@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CodecError
-from penstock.store.fastjson import dump_pretty, loads
+from penstock.metadata.fastjson import dump_pretty, loads
 
 # As fastjson 1.2 prints a map with integer keys in its pretty format: bare keys, not on lines of their own.
 PRETTY_OFFSETS = b"""{

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from penstock.errors import CodecError, DiskFullError, StoreError
+from penstock.metadata.fastjson import JsonObject, JsonValue, dump_pretty, loads
+from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.runtime import Disk
-from penstock.store.fastjson import JsonObject, JsonValue, dump_pretty, loads
-from penstock.store.json_fields import INT64_MAX, JsonFields
 
 T = TypeVar("T")
 
