@@ -121,7 +121,7 @@ $(DEPS_STAMP): pyproject.toml constraints.txt $(VENV_STAMP)
 	@echo '== dependencies, as pinned in constraints.txt'
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
 	@PENSTOCK_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation --editable '.[dev]'
+	    --no-build-isolation --editable '.[dev,fast]'
 	@touch $@
 
 # Without a compiler the rest still works, so this step warns, keeps no stamp, and is tried again next time. An

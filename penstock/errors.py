@@ -3,7 +3,22 @@
     PenstockError
     ├── OptionError                    an option has a value outside its range
     ├── CodecError                     bytes that are not a message
-    │   └── CorruptRecordError         a stored record fails its checksum or its own lengths
+    │   ├── CorruptRecordError         a stored record fails its checksum or its own lengths
+    │   └── FrameError                 a peer sent what is no frame: its connection is closed
+    ├── RequestError                   a request is refused, with any wire code
+    │   └── FieldError                 a header field is missing or has no such value
+    ├── RemotingError                  a call to a peer did not end with an answer
+    │   ├── ConnectError               nothing was sent: the peer cannot be reached
+    │   ├── ConnectionLostError        outcome unknown: the connection broke after sending
+    │   └── CallTimeoutError           outcome unknown: no answer in time
+    ├── ResponseError                  the peer answered with an error code
+    ├── ClientError                    a client cannot do what was asked of it
+    │   ├── ClientClosedError
+    │   ├── RouteNotFoundError         no broker has the topic
+    │   ├── BufferFullError            not sent: too much waits for being sent already
+    │   └── SendError                  a send did not end with a stored message
+    │       ├── SendFailedError        it is not stored: sending again makes no duplicate
+    │       └── SendUnknownError       outcome unknown: it may be stored, sending again may duplicate it
     ├── MessageError                   a message that may not be stored as it is
     │   ├── MessageTooLargeError
     │   ├── PropertiesTooLargeError
@@ -58,6 +73,119 @@ class CorruptRecordError(CodecError):
     def __init__(self, message: str, position: int, hint: str = "") -> None:
         super().__init__(message, hint)
         self.position = position
+
+
+class FrameError(CodecError):
+    """Bytes from a peer that are no frame, or one over the limits.
+
+    `opaque` is the request's number where its header could be read: it is refused, and the next frame can be
+    trusted. Without it nothing can, and the connection is closed.
+    """
+
+    def __init__(self, message: str, hint: str = "", opaque: int | None = None) -> None:
+        super().__init__(message, hint)
+        self.opaque = opaque
+
+
+class RequestError(PenstockError):
+    """A request that is refused; the wire code is the instance's own."""
+
+    def __init__(self, code: int, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code  # type: ignore[misc]
+
+
+class FieldError(RequestError):
+    """A header field that is missing, or whose value is none of those it may have."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(1, message, hint)
+
+
+class RemotingError(PenstockError):
+    """A call to a peer that ended without an answer."""
+
+
+class ConnectError(RemotingError):
+    """The peer cannot be reached; nothing was sent, so sending elsewhere cannot make a duplicate."""
+
+    retriable = True
+    route_stale = True
+
+
+class ConnectionLostError(RemotingError):
+    """The connection broke after the request was sent."""
+
+    retriable = True
+    outcome_unknown = True
+    route_stale = True
+
+
+class CallTimeoutError(RemotingError):
+    """No answer in time."""
+
+    retriable = True
+    outcome_unknown = True
+
+
+class ResponseError(PenstockError):
+    """The peer answered with an error code."""
+
+    def __init__(self, code: int, remark: str, hint: str = "") -> None:
+        super().__init__(f"the peer answered {code}: {remark}", hint)
+        self.code = code  # type: ignore[misc]
+        self.remark = remark
+
+
+class ClientError(PenstockError):
+    """A client could not do what was asked of it."""
+
+
+class ClientClosedError(ClientError):
+    """The client was closed, or was never started."""
+
+
+class RouteNotFoundError(ClientError):
+    """No name server knows a broker with this topic."""
+
+    code = 17  # TOPIC_NOT_EXIST
+    route_stale = True
+
+
+class BufferFullError(ClientError):
+    """Messages come faster than the brokers take them; this one was not sent."""
+
+    retriable = True
+
+
+class SendError(ClientError):
+    """A send that did not end with a stored message. `attempts` says what happened at which broker; `result`
+    is there if the message was stored, but not as durably as was demanded."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        code: int = 1,
+        attempts: tuple[str, ...] = (),
+        result: object = None,
+    ) -> None:
+        super().__init__(message, hint)
+        self.code = code  # type: ignore[misc]
+        self.attempts = attempts
+        self.result = result
+
+
+class SendFailedError(SendError):
+    """The message is not stored anywhere: every attempt was refused, or never left this machine."""
+
+
+class SendUnknownError(SendError):
+    """The message may be stored: an attempt was sent and its answer is missing. Whoever sends it again should
+    expect consumers to see it twice, under two message ids; its keys tell them that it is one."""
+
+    outcome_unknown = True
 
 
 class MessageError(PenstockError):

@@ -7,6 +7,7 @@ socket itself. What an address may be is decided by the caller, before this door
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Protocol
@@ -21,6 +22,9 @@ class Listener(Protocol):
     def addresses(self) -> list[tuple[str, int]]:
         """Where it listens, with the port that the system chose if 0 was asked for."""
 
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that are open stay."""
+
     async def close(self) -> None:
         """Stop accepting and wait until the listening sockets are gone."""
 
@@ -32,6 +36,11 @@ class Network(Protocol):
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> Listener:
         """Accept connections, one protocol object for each."""
+
+    async def listen_both(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
+    ) -> Listener:
+        """The same for TLS and plain connections on one port, told apart by their first byte."""
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
@@ -49,9 +58,69 @@ class _SystemListener:
     def addresses(self) -> list[tuple[str, int]]:
         return [(str(host), int(port)) for host, port in self._addresses]
 
+    def stop_accepting(self) -> None:
+        self._server.close()
+
     async def close(self) -> None:
         self._server.close()
         await self._server.wait_closed()
+
+
+TLS_HANDSHAKE_BYTE = 0x16
+FIRST_BYTE_TIMEOUT_S = 30
+
+
+class _PeekingListener:
+    """Looks at the first byte of each connection before deciding what it is; the byte stays in the socket."""
+
+    def __init__(self, factory: ProtocolFactory, sock: socket.socket, tls: ssl.SSLContext) -> None:
+        self._factory = factory
+        self._sock = sock
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._address = sock.getsockname()[:2]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop.add_reader(sock.fileno(), self._accept)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(str(self._address[0]), int(self._address[1]))]
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._sock.accept()
+        except OSError:  # gone again, or out of descriptors: the next one is tried
+            return
+        peer.setblocking(False)
+        task = self._loop.create_task(self._serve(peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, peer: socket.socket) -> None:
+        try:
+            ready = asyncio.Event()
+            self._loop.add_reader(peer.fileno(), ready.set)
+            try:
+                await asyncio.wait_for(ready.wait(), FIRST_BYTE_TIMEOUT_S)
+            finally:
+                self._loop.remove_reader(peer.fileno())
+            first = peer.recv(1, socket.MSG_PEEK)
+            secure = bool(first) and first[0] == TLS_HANDSHAKE_BYTE
+            await self._loop.connect_accepted_socket(self._factory, peer, ssl=self._tls if secure else None)
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            peer.close()
+
+    def stop_accepting(self) -> None:
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+    async def close(self) -> None:
+        self.stop_accepting()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class SystemNetwork:
@@ -62,6 +131,13 @@ class SystemNetwork:
     ) -> Listener:
         loop = asyncio.get_running_loop()
         return _SystemListener(await loop.create_server(factory, host, port, ssl=tls))
+
+    async def listen_both(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
+    ) -> Listener:
+        sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        sock.setblocking(False)
+        return _PeekingListener(factory, sock, tls)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None

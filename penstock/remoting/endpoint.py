@@ -1,0 +1,161 @@
+"""What all connections of a server or a client share: the table, the limits, the clock and one timer.
+
+The timer looks every 50 ms for callers whose time is over while there are any, and every second for peers
+that are idle, slow or silent (A2, A15). `now_ms` is refreshed by it, so that no clock is read per frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from penstock.remoting.connection import Connection, FastPath
+from penstock.remoting.options import RemotingOptions
+from penstock.remoting.processors import ProcessorTable
+from penstock.runtime import Runtime
+from penstock.telemetry import Meters
+
+_LOG = logging.getLogger("penstock.remoting")
+OnConnection = Callable[[Connection], None]
+TICK_MS = 50
+SWEEP_TICKS = 20
+PEERS_REMEMBERED = 1_000
+
+
+class Endpoint:
+    """Owned by the loop in which `start` was called."""
+
+    def __init__(
+        self,
+        table: ProcessorTable,
+        runtime: Runtime,
+        options: RemotingOptions,
+        on_open: OnConnection | None = None,
+        on_close: OnConnection | None = None,
+        fast_path: FastPath | None = None,
+        *,
+        accepts: bool,
+    ) -> None:
+        self.accepts = accepts
+        self.table = table
+        self.runtime = runtime
+        self.options = options
+        self.fast_path = fast_path
+        self.connections: set[Connection] = set()
+        self.meters = Meters(("opened", "closed", "refused_frames", "refused_connections", "timed_out"))
+        self.now_ms = runtime.clock.monotonic_ms()
+        self._on_open = on_open
+        self._on_close = on_close
+        self._per_ip: Counter[str] = Counter()
+        self._blamed: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+        self._deadlines = False
+        self._empty: asyncio.Event | None = None
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    def make(self) -> Connection:
+        return Connection(self)
+
+    def opened(self, connection: Connection) -> None:
+        self.now_ms = self.runtime.clock.monotonic_ms()
+        self.connections.add(connection)
+        self._per_ip[connection.peer.ip] += 1
+        self.meters.add("opened")
+        if (
+            len(self.connections) > self.options.connections_max
+            or self._per_ip[connection.peer.ip] > self.options.connections_per_ip_max
+        ):
+            self.meters.add("refused_connections")
+            self._blame(connection, "too many connections")
+            connection.abort("too many connections")
+        elif self._on_open is not None:
+            self._on_open(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._per_ip[connection.peer.ip] -= 1
+        if self._per_ip[connection.peer.ip] <= 0:
+            del self._per_ip[connection.peer.ip]
+        self.meters.add("closed")
+        if self._empty is not None and not self.connections:
+            self._empty.set()
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def refused(self, connection: Connection, why: str) -> None:
+        """A peer sent what is no frame."""
+        self.meters.add("refused_frames")
+        self._blame(connection, why)
+
+    def _blame(self, connection: Connection, why: str) -> None:
+        """Said once per peer: one that tries again and again must not fill the log."""
+        if connection.peer.ip not in self._blamed:
+            if len(self._blamed) >= PEERS_REMEMBERED:
+                self._blamed.clear()
+            self._blamed.add(connection.peer.ip)
+            _LOG.warning("closing the connection from %s: %s", connection.peer, why[:200])
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._schedule()
+
+    def _schedule(self) -> None:
+        delay = TICK_MS if self._deadlines or self.connections else TICK_MS * 4
+        self._timer = asyncio.get_running_loop().call_later(delay / 1000, self._tick)
+
+    def watch_deadlines(self) -> None:
+        self._deadlines = True
+
+    def _tick(self) -> None:
+        self.now_ms = now = self.runtime.clock.monotonic_ms()
+        self._ticks += 1
+        if self._deadlines:
+            self._deadlines = False
+            for connection in list(self.connections):
+                if connection.expire(now):
+                    self._deadlines = True
+        if self._ticks % SWEEP_TICKS == 0:
+            for connection in list(self.connections):
+                self._look_at(connection, now)
+        self._schedule()
+
+    def _look_at(self, connection: Connection, now: int) -> None:
+        options = self.options
+        if (
+            connection.paused_since_ms is not None
+            and now - connection.paused_since_ms > options.write_timeout_ms
+        ):
+            self.meters.add("timed_out")
+            connection.abort("the peer does not read its answers")
+        elif (
+            connection.frame_since_ms is not None
+            and now - connection.frame_since_ms > options.frame_timeout_ms
+        ):
+            self.meters.add("timed_out")
+            connection.abort("a frame took too long to arrive")
+        elif now - connection.active_ms > options.idle_timeout_ms and not connection.is_waiting:
+            self.meters.add("timed_out")
+            connection.close("idle")
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Close every connection once its answers have gone out, or at once after the grace time."""
+        if self.connections:
+            self._empty = asyncio.Event()
+            for connection in list(self.connections):
+                connection.close("shutting down")
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_ms / 1000)
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort("shutting down")
+                await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Transports are closed by callbacks of the loop; let them run, so that no socket outlives this call.
+        await asyncio.sleep(0)

@@ -1,0 +1,43 @@
+"""Which function answers which request code."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import ResponseError
+from penstock.protocol.command import Command
+
+if TYPE_CHECKING:
+    from penstock.remoting.connection import Connection
+
+# Called in the loop, must not block. It returns the answer, or None if there will be none or it comes later
+# (`Connection.answer`), or something to await. What it raises becomes an answer.
+Handler = Callable[["Connection", Command], "Command | Awaitable[Command | None] | None"]
+
+
+class ProcessorTable:
+    """Handlers by request code."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+
+    def register(self, code: int, handler: Handler) -> None:
+        """One handler for a code; a second one is a mistake in assembly."""
+        if int(code) in self._handlers:
+            raise AssertionError(f"broken invariant: two handlers for request code {int(code)}")
+        self._handlers[int(code)] = handler
+
+    def find(self, code: int) -> Handler | None:
+        return self._handlers.get(code)
+
+    @property
+    def codes(self) -> list[int]:
+        return sorted(self._handlers)
+
+
+def check(response: Command, *also: int) -> Command:
+    """The response itself if it says success (or one of the codes given), else its error raised."""
+    if response.code != 0 and response.code not in also:
+        raise ResponseError(response.code, response.remark or "no reason given")
+    return response

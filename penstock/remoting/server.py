@@ -1,0 +1,81 @@
+"""A server: listens, and has the processor table answer what comes."""
+
+from __future__ import annotations
+
+from penstock.errors import ConnectError
+from penstock.message import HostAddress
+from penstock.remoting.connection import Connection, FastPath
+from penstock.remoting.endpoint import Endpoint, OnConnection
+from penstock.remoting.options import RemotingOptions
+from penstock.remoting.processors import ProcessorTable
+from penstock.remoting.tls import TlsMode, TlsOptions
+from penstock.runtime import Runtime
+from penstock.runtime.network import Listener
+from penstock.telemetry import Meters
+
+
+class RemotingServer:
+    """`start` and `stop` belong to one event loop."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        table: ProcessorTable,
+        *,
+        runtime: Runtime,
+        options: RemotingOptions | None = None,
+        on_open: OnConnection | None = None,
+        on_close: OnConnection | None = None,
+        fast_path: FastPath | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._tls = tls or TlsOptions()
+        self._runtime = runtime
+        self._endpoint = Endpoint(
+            table, runtime, options or RemotingOptions(), on_open, on_close, fast_path, accepts=True
+        )
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        context = self._tls.server_context()
+        network = self._runtime.network
+        try:
+            if context is not None and self._tls.mode is TlsMode.PERMISSIVE:
+                self._listener = await network.listen_both(
+                    self._endpoint.make, self._host, self._port, context
+                )
+            else:
+                self._listener = await network.listen(self._endpoint.make, self._host, self._port, context)
+        except OSError as error:
+            raise ConnectError(
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
+                "is another server running there? choose another port, or 0 for a free one",
+            ) from error
+        self._endpoint.start()
+
+    @property
+    def address(self) -> HostAddress:
+        """Where it listens, with the port that the system chose if 0 was asked for."""
+        if self._listener is None:
+            return HostAddress(self._host, self._port)
+        return HostAddress(*self._listener.addresses[0])
+
+    @property
+    def connections(self) -> set[Connection]:
+        return self._endpoint.connections
+
+    @property
+    def meters(self) -> Meters:
+        return self._endpoint.meters
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Stop listening, let answers go out, close every connection."""
+        if self._listener is None:
+            return
+        self._listener.stop_accepting()
+        await self._endpoint.stop(grace_ms)
+        await self._listener.close()
+        self._listener = None
