@@ -18,7 +18,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-MODULES = ("mapped", "checks", "queues", "records", "dispatch", "reads", "index", "flush")
+MODULES = (
+    "mapped",
+    "checks",
+    "queues",
+    "records",
+    "dispatch",
+    "reads",
+    "index",
+    "flush",
+    "text",
+    "headers",
+    "frames",
+    "sends",
+)
 
 
 class _SourceFinder:

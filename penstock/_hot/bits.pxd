@@ -247,6 +247,10 @@ cdef extern from *:
         return (int32_t)h;
     }
 
+    static inline void penstock_move(unsigned char *p, Py_ssize_t to, Py_ssize_t from, Py_ssize_t count) {
+        memmove(p + to, p + from, (size_t)count);
+    }
+
     static inline int penstock_write_all(int fd, const unsigned char *p, Py_ssize_t count, int64_t position) {
         while (count > 0) {
             ssize_t done = pwrite(fd, p, (size_t)count, (off_t)position);
@@ -269,6 +273,8 @@ cdef extern from *:
     void put_i64 "penstock_put_i64"(unsigned char *p, Py_ssize_t pos, int64_t value) noexcept nogil
     void copy_bytes "penstock_copy"(unsigned char *target, Py_ssize_t target_pos, const unsigned char *source,
                                     Py_ssize_t source_pos, Py_ssize_t count) noexcept nogil
+    void move_bytes "penstock_move"(unsigned char *p, Py_ssize_t to, Py_ssize_t start,
+                                    Py_ssize_t count) noexcept nogil
     bint same_bytes "penstock_same"(const unsigned char *a, Py_ssize_t a_pos, const unsigned char *b,
                                     Py_ssize_t b_pos, Py_ssize_t count) noexcept nogil
     Py_ssize_t find_byte "penstock_find"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end,

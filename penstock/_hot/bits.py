@@ -54,6 +54,11 @@ def copy_bytes(target: Any, target_pos: int, source: Any, source_pos: int, count
     target[target_pos : target_pos + count] = source[source_pos : source_pos + count]
 
 
+def move_bytes(p: Any, to: int, start: int, count: int) -> None:
+    """Copy within one buffer; the two places may overlap."""
+    p[to : to + count] = bytes(p[start : start + count])
+
+
 def same_bytes(a: Any, a_pos: int, b: Any, b_pos: int, count: int) -> bool:
     return bytes(a[a_pos : a_pos + count]) == bytes(b[b_pos : b_pos + count])
 

@@ -38,3 +38,22 @@ END_OF_SEGMENT = 1
 NEW_QUEUE = 2
 GAP = 3
 DAMAGED = 4
+
+# What a scanned send is remembered by: byte offsets into its slots, 8 bytes each (`frames.py`).
+S_FRAME = 0
+S_BODY = 8
+S_BODY_SIZE = 16
+S_PROPERTIES = 24
+S_PROPERTIES_SIZE = 32
+S_FLAG = 40
+S_SYS_FLAG = 48
+S_BORN = 56
+S_ID = 64
+S_ID_SIZE = 72
+S_OPAQUE = 80
+S_ONEWAY = 88
+S_FORM = 96
+S_BATCH = 104
+S_PHY = 112
+S_OFFSET = 120
+SLOT_COUNT = 16

@@ -27,11 +27,12 @@ cdef class RecordBuilder:
     cdef readonly int error
     cdef readonly bytes store_host
     cdef bint seal
-    cdef int max_body
+    cdef readonly int max_body
     cdef readonly long long base
-    cdef long long room
+    cdef readonly long long room
     cdef long long now
     cdef object requests
+    cdef list given
     cdef Py_ssize_t first
     cdef Py_ssize_t after
     cdef QueueState batch_queue

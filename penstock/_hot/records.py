@@ -85,6 +85,7 @@ class RecordBuilder:
         self.max_body = max_body
         self.seal = seal
         self.error = 0
+        self.given: list[QueueState] = []
         self.begin(0, 0, 0)
 
     def begin(self, base: int, room: int, now: int) -> None:
@@ -100,6 +101,9 @@ class RecordBuilder:
         self.used = 0
         self.count = 0
         self.requests: Sequence[AppendRequest] = ()
+        # Queues of records that were put one by one, in their order: what taking back needs.
+        if self.given:
+            self.given = []
         self.first = 0
         self.after = 0
         self.batch_queue: QueueState | None = None
@@ -114,8 +118,12 @@ class RecordBuilder:
         """The write failed: the queue offsets given out are free again, the requests as they were."""
         i: cython.Py_ssize_t
         request: AppendRequest
+        queue: QueueState
         if self.batch_queue is not None:
             self.batch_queue.next_offset = self.batch_first
+        for i in range(len(self.given)):
+            queue = self.given[i]
+            queue.next_offset -= 1
         for i in range(self.first, self.after):
             request = self.requests[i]
             if request.size > 0 and _has_queue_offset(request.sys_flag):

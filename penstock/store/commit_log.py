@@ -200,6 +200,20 @@ class CommitLog:
         self._append_over_segments(requests)
         builder.shrink()
 
+    def append_run(self, build: Callable[[RecordBuilder], int]) -> int:
+        """Write what `build` puts into the builder, as far as the segment has room; how many messages."""
+        segment, builder = self._active, self._builder
+        if segment is None or self._stale_end:
+            return 0
+        base, position = self.max_offset, segment.position
+        builder.begin(base, segment.size - position, self._now())
+        count = build(builder)
+        used = builder.used
+        if used:
+            self._write(segment, builder.content(), used)
+            self.on_built(builder.buffer, used, base)
+        return count
+
     def _append_over_segments(self, requests: Sequence[AppendRequest]) -> None:
         """The same where a segment ends on the way, or something has to be cleared up first."""
         first = 0

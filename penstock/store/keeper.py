@@ -184,7 +184,7 @@ class Keeper:
                 f"disk is {plan.used_percent} % full, over the limit of "
                 f"{self._options.disk_refuse_writes_percent} %"
             )
-        self._store.refuse_writes(self.disk_refusal)
+        self._store.gate.refuse_writes(self.disk_refusal)
         if plan.critical:
             _LOG.critical("disk of %s is %d %% full", self._store.path, plan.used_percent)
         if plan.refuse_writes and not was_refusing:

@@ -17,13 +17,10 @@ from types import TracebackType
 
 from penstock._hot.dispatch import Dispatcher
 from penstock._hot.queues import QueueState
-from penstock._hot.records import AppendRequest
+from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import (
-    DiskFullError,
     FlushTimeoutError,
     MessageTooLargeError,
-    StoreClosedError,
-    StoreError,
     StoreFailedError,
 )
 from penstock.message import HostAddress, Message, StoredMessage
@@ -34,6 +31,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Findings
 from penstock.store.flush import LogFlusher
+from penstock.store.gate import WriteGate
 from penstock.store.keeper import Keeper
 from penstock.store.key_index import KeyIndex
 from penstock.store.layout import StorePaths
@@ -76,11 +74,6 @@ class MessageStore:
         self._host_bytes = store_host.encode()
         self._lock = threading.RLock()
         self._ownership = Ownership(runtime.disk, self.paths)
-        self._closed = True
-        self._failure: StoreFailedError | None = None
-        # Whether appends need no closer look: open for writing, no failure, and the keeper content with the disk.
-        self._accepting = False
-        self._disk_refusal: DiskFullError | None = None
         self._listeners: list[ArrivalListener] = []
         self._sync_mode = options.flush_mode is FlushMode.SYNC
         self._default_durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
@@ -93,6 +86,7 @@ class MessageStore:
         )
         self.index = KeyIndex(runtime, self.paths, options, self.findings, read_only=read_only)
         self.flusher = LogFlusher(self.log, runtime.clock, self.meters)
+        self.gate = WriteGate(self.flusher, read_only=read_only)
         self.dispatch = LogDispatch(self.log, self.queues, self.dispatcher, self.findings)
         self.reader = StoreReader(
             self.log,
@@ -161,12 +155,12 @@ class MessageStore:
         self.flusher.recovered(self.log.max_offset)
         self.keeper.checkpoint = checkpoint
         if self.is_read_only:
-            self._closed = False
+            self.gate.open()
             return
         if not self._sync_mode:
             self.log.on_built = self.dispatch.written
             self.log.on_appended = self.dispatch.appended
-        self._closed = False
+        self.gate.open()
         self.keeper.settle()
         if background:
             self._thread = PeriodicThread(
@@ -179,12 +173,12 @@ class MessageStore:
 
         Where flushing failed the marker stays, so that the next open recovers.
         """
-        if self._closed:
+        if self.gate.closed:
             return
         self._stop_thread()
         with self._lock:
             # From here on no append gets in; the rest needs no lock, and must not hold it.
-            self._closed, self._accepting = True, False
+            self.gate.close()
         try:
             if not self.is_read_only and not self.has_failed:
                 self.keeper.finish()
@@ -197,7 +191,7 @@ class MessageStore:
         """Let go of everything as a crash would: nothing more is written. For tests and simulations."""
         self._stop_thread()
         with self._lock:
-            self._closed, self._accepting = True, False
+            self.gate.close()
             self._release()
 
     def _stop_thread(self) -> None:
@@ -235,7 +229,7 @@ class MessageStore:
         """A message made ready for `append_group`; everything that can be wrong with it is found here."""
         properties = check_message(message, queue_id, self.options)
         with self._lock:
-            self._check_open()
+            self.gate.check_open()
             queue = self.queues.get_or_create(message.topic, queue_id)
         return AppendRequest(
             queue.state,
@@ -281,12 +275,12 @@ class MessageStore:
         if not requests:
             return STORED
         with self._lock:
-            if not self._accepting or self.flusher.failure:
-                self._check_writable()
+            if not self.gate.accepting or self.flusher.failure:
+                self.gate.check_writable()
             try:
                 self.log.append(requests)
             except StoreFailedError as error:
-                self._stop_accepting(error)
+                self.gate.stop(error)
                 raise
             finally:
                 if not self._sync_mode:
@@ -296,6 +290,25 @@ class MessageStore:
         if durability is None:
             durability = self._default_durability
         return STORED if durability is MEMORY else self._reach(end, durability)
+
+    def append_run(self, build: Callable[[RecordBuilder], int]) -> int:
+        """Store records that the caller puts into the builder itself, with one write; how far the log reaches then.
+
+        `build` says how many messages it put; it must stop where the builder has no more room. Nothing is put,
+        and `build` is not called, where a segment has to be made or cleared up first: `append_group` does that.
+        """
+        with self._lock:
+            if not self.gate.accepting or self.flusher.failure:
+                self.gate.check_writable()
+            try:
+                self._counters["appends"] += self.log.append_run(build)
+            except StoreFailedError as error:
+                self.gate.stop(error)
+                raise
+            finally:
+                if not self._sync_mode:
+                    self._announce()
+            return self.log.max_offset
 
     def append_batch(
         self,
@@ -313,12 +326,12 @@ class MessageStore:
         born = self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp
         host = self._host_bytes if born_host is None else born_host.encode()
         with self._lock:
-            self._check_writable()
+            self.gate.check_writable()
             queue = self.queues.get_or_create(topic, queue_id)
             try:
                 placed, first_offset, stored = self.log.append_batch(queue.state, batch, sys_flag, born, host)
             except StoreFailedError as error:
-                self._stop_accepting(error)
+                self.gate.stop(error)
                 raise
             finally:
                 if not self._sync_mode:
@@ -379,49 +392,19 @@ class MessageStore:
             self.dispatcher.next_round()  # arrivals are not collected while nobody listens
             self._listeners.append(listener)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError("the store is closed", "open it again")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self.is_read_only:
-            raise StoreClosedError("the store was opened read-only", "open it without read_only")
-        self.flusher.check()
-        if self._failure is not None:
-            raise self._failure
-        if self._disk_refusal is not None:
-            raise self._disk_refusal
-
     def fail(self, message: str) -> StoreFailedError:
         """Stop accepting for good: the error that every append gets from now on."""
-        error = self._failure or StoreFailedError(message, "check the disk, then restart")
-        self._stop_accepting(error)
-        return error
-
-    def _stop_accepting(self, error: StoreFailedError) -> None:
-        self._failure = error
-        self._accepting = False
-
-    def refuse_writes(self, reason: str | None) -> None:
-        """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
-        hint = "free space or let retention delete; then send again"
-        self._disk_refusal = DiskFullError(reason, hint) if reason else None
-        self._accepting = not reason and self._failure is None and not self._closed
+        return self.gate.fail(message)
 
     @property
     def has_failed(self) -> bool:
         """Whether only a restart can help."""
-        return self._failure is not None or self.flusher.failure is not None
+        return self.gate.has_failed
 
     @property
     def is_writable(self) -> bool:
         """Whether an append would be accepted now."""
-        try:
-            self._check_writable()
-        except StoreError:
-            return False
-        return True
+        return self.gate.is_writable
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -435,7 +418,7 @@ class MessageStore:
         tags: Iterable[str | int] | None = None,
     ) -> GetResult:
         """Records from a queue offset on as one run of bytes; see `StoreReader.get`. `tags`: names or codes."""
-        self._check_open()
+        self.gate.check_open()
         result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, tag_codes(tags))
         self.meters.add("gets")
         self.meters.add("get_messages", result.count)
@@ -454,7 +437,7 @@ class MessageStore:
 
     def message_at(self, position: int) -> StoredMessage | None:
         """The message at a log position."""
-        self._check_open()
+        self.gate.check_open()
         return self.reader.message_at(position)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -490,7 +473,7 @@ class MessageStore:
     def delete_topics(self, topics: Iterable[str]) -> list[str]:
         """Delete the queues of topics; their messages stay in the log until retention takes them."""
         with self._lock:
-            self._check_writable()
+            self.gate.check_writable()
             return self.queues.remove(frozenset(topics), self.log.max_offset)
 
     def stats(self) -> dict[str, object]:

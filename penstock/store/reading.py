@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock._hot.layout import ENTRY_SIZE
 from penstock._hot.reads import EntrySelection, gather, store_timestamp
 from penstock.errors import CodecError
 from penstock.message import StoredMessage, decode_record
 from penstock.message.hashing import java_string_hash
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue, Entry
 from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Finding, Findings
 from penstock.store.key_index import QUERY_MAX, KeyIndex
@@ -190,6 +191,15 @@ class StoreReader:
                 if view is not None:
                     found.append(view)
             return found
+
+    def entries(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[Entry]:
+        """Queue entries from an offset on; none if the queue does not reach there."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None or not queue.min_offset <= offset < queue.max_offset:
+                return []
+            data = queue.entry_bytes(offset, min(offset + max_count, queue.max_offset))
+        return [Entry.decode(data[at : at + ENTRY_SIZE]) for at in range(0, len(data), ENTRY_SIZE)]
 
     def _report(self, topic: str, queue_id: int, offset: int, position: int) -> None:
         """Once for each place: a consumer that polls it again and again must not drown other findings."""
