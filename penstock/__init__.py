@@ -1,10 +1,99 @@
 """Penstock: a message queue in Python, wire- and store-compatible with Apache RocketMQ.
 
-This is the only public door: what is not named in `__all__` may change without notice.
+    with penstock.Producer("127.0.0.1:9876", group="orders") as producer:
+        producer.send("T", b"hello")
+
+This is the only public door: what is not named in `__all__` may change without notice. A name is imported when
+it is first used, so that `import penstock` costs next to nothing.
 """
 
-from penstock.errors import PenstockError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin, AsyncAdmin
+    from penstock.client.consumer import AsyncConsumer, Consumer
+    from penstock.client.options import Durability
+    from penstock.client.producer import AsyncProducer, Producer
+    from penstock.client.received import ReceivedMessage
+    from penstock.client.results import SendResult, SendStatus
+    from penstock.errors import (
+        BufferFullError,
+        CallTimeoutError,
+        ClientClosedError,
+        ClientError,
+        ConnectError,
+        ConnectionLostError,
+        MessageError,
+        OptionError,
+        PenstockError,
+        ResponseError,
+        RouteNotFoundError,
+        SendError,
+        SendFailedError,
+        SendUnknownError,
+    )
+    from penstock.message import Message
+    from penstock.protocol.bodies.queues import MessageQueue
 
 __version__ = "0.1.0"
 
-__all__ = ["PenstockError", "__version__"]
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BufferFullError",
+    "CallTimeoutError",
+    "ClientClosedError",
+    "ClientError",
+    "ConnectError",
+    "ConnectionLostError",
+    "Consumer",
+    "Durability",
+    "Message",
+    "MessageError",
+    "MessageQueue",
+    "OptionError",
+    "PenstockError",
+    "Producer",
+    "ReceivedMessage",
+    "ResponseError",
+    "RouteNotFoundError",
+    "SendError",
+    "SendFailedError",
+    "SendResult",
+    "SendStatus",
+    "SendUnknownError",
+    "__version__",
+]
+
+_HOMES = {
+    "Admin": "penstock.client.admin",
+    "AsyncAdmin": "penstock.client.admin",
+    "AsyncConsumer": "penstock.client.consumer",
+    "AsyncProducer": "penstock.client.producer",
+    "Consumer": "penstock.client.consumer",
+    "Durability": "penstock.client.options",
+    "Message": "penstock.message",
+    "MessageQueue": "penstock.protocol.bodies.queues",
+    "Producer": "penstock.client.producer",
+    "ReceivedMessage": "penstock.client.received",
+    "SendResult": "penstock.client.results",
+    "SendStatus": "penstock.client.results",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """PEP 562: import a public name when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "penstock.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

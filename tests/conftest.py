@@ -64,6 +64,16 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def first_uvloop() -> None:
+    """libuv makes a pipe for signals with its first loop and keeps it for good: no test's leak, so made here."""
+    try:
+        import uvloop
+    except ImportError:
+        return
+    uvloop.new_event_loop().close()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return (
         f"penstock: hot modules {loaded_form()}, {platform.python_implementation()} "

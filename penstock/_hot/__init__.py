@@ -31,6 +31,7 @@ MODULES = (
     "headers",
     "frames",
     "sends",
+    "decode",
 )
 
 

@@ -32,6 +32,7 @@ cdef class SendScanner(SendHeader):
     cdef readonly Py_ssize_t built
     cdef readonly list queues
     cdef readonly list owners
+    cdef readonly list touched
     cdef bytes data
     cdef list positions
     cdef Py_ssize_t id_at

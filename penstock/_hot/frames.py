@@ -61,9 +61,9 @@ DECLINED = frozenset(
 
 @cython.cclass
 class TopicQueues:
-    """A topic that plain sends may go to, its queues by id, and what went there."""
+    """A topic that plain sends may go to, its queues by id (None: not yet), and what went there since last asked."""
 
-    def __init__(self, name: bytes, queues: list[QueueState]) -> None:
+    def __init__(self, name: bytes, queues: list[QueueState | None]) -> None:
         self.name = name
         self.queues = queues
         self.messages = 0
@@ -94,6 +94,8 @@ class SendScanner(SendHeader):
         self.built = 0
         self.queues: list[QueueState] = []
         self.owners: list[TopicQueues] = []
+        # Topics of the records built, each once.
+        self.touched: list[TopicQueues] = []
         self.data = b""
         self.positions: list[list[int]] = []
 
@@ -126,6 +128,7 @@ class SendScanner(SendHeader):
         self.used = 0
         self.queues = []
         self.owners = []
+        self.touched = []
         self.positions = []
         self.data = data
         while end - at >= 8:
@@ -191,6 +194,8 @@ class SendScanner(SendHeader):
         if not self._field(p, 4, 0, len(topic.queues) - 1):
             return False
         queue_id: cython.Py_ssize_t = self.number
+        if topic.queues[queue_id] is None:
+            return False
         at = self.count * SLOT_COUNT * 8
         if at + SLOT_COUNT * 8 > len(self.slots):
             self.slots.extend(bytes(len(self.slots)))
@@ -272,7 +277,7 @@ class SendScanner(SendHeader):
             if size < 22 or size > end - at or body_size < 0 or body_size > size - 22:
                 return False
             properties_size = get_i16(p, at + 20 + body_size)
-            if properties_size <= 0 or size != 22 + body_size + properties_size:
+            if properties_size <= 0 or properties_size > 32000 or size != 22 + body_size + properties_size:
                 return False
             if not self._check_items(p, at + 22 + body_size, at + size):
                 return False

@@ -100,6 +100,8 @@ class SendPath(SendScanner):
                 if size <= 0:
                     break
                 builder.given.append(queue)
+                if topic.messages == 0:
+                    self.touched.append(topic)
                 topic.messages += 1
                 topic.bytes += size
             self.built += 1
@@ -161,11 +163,24 @@ class SendPath(SendScanner):
             if made <= 0:
                 raise AssertionError("broken invariant: a measured batch did not fit")
             builder.given.append(queue)
+            if topic.messages == 0:
+                self.touched.append(topic)
             topic.messages += 1
             topic.bytes += made
             pos += get_i32(data, pos)
         self.positions.append(phys)
         return True
+
+    def take_counts(self) -> list[tuple[bytes, int, int]]:
+        """Messages and bytes of the records built, by topic; counting starts anew."""
+        topic: TopicQueues
+        counts: list = []
+        for topic in self.touched:
+            counts.append((topic.name, topic.messages, topic.bytes))
+            topic.messages = 0
+            topic.bytes = 0
+        self.touched = []
+        return counts
 
     def frame_at(self, i: int) -> int:
         """Where scanned frame `i` begins in the chunk."""

@@ -71,11 +71,11 @@ class _Demo:
     """The steps, in order; each says what it shows."""
 
     def __init__(self, directory: Path, wanted: int) -> None:
-        from penstock.cli import render
+        from penstock.cli import console
 
         self._directory = directory
         self._wanted = wanted
-        self._console: Console = render.output()
+        self._console: Console = console.output()
         self._step = 0
 
     def run(self) -> int:
@@ -117,7 +117,7 @@ class _Demo:
 
     def _write_and_kill(self) -> Acknowledged:
         from penstock.cli import demo_workload as workload
-        from penstock.cli.render import rate_text
+        from penstock.cli.console import rate_text
 
         self._title("Write under synchronous flush in another process, and kill it with SIGKILL")
         acknowledged = Acknowledged()
@@ -220,8 +220,8 @@ class _Demo:
 
     def _recover(self, acknowledged: Acknowledged) -> tuple[int, int, str]:
         """Open the store again and look for every acknowledged message, by offset and by key."""
+        from penstock.cli.console import progress_bar, rate_text, size_text
         from penstock.cli.demo_workload import OPTIONS
-        from penstock.cli.render import progress_bar, rate_text, size_text
         from penstock.store import MessageStore
 
         self._title("Open it again: the log is read, the torn end cut, queues and index rebuilt")
@@ -294,12 +294,12 @@ class _Demo:
     # -- looking into it -------------------------------------------------------------------------------------
 
     def _look_into(self) -> bool:
-        from penstock.cli import messages, render
+        from penstock.cli import console, messages, render
         from penstock.cli.demo_workload import TOPICS
         from penstock.store import inspection
 
         self._title("penstock store verify: every record, queue entry and index entry, read-only")
-        with render.progress_bar("Verifying") as update:
+        with console.progress_bar("Verifying") as update:
             report = inspection.verify(self._directory, progress=update)
         render.show_verify(self._console, report)
         self._title(f"penstock store dump --topic {TOPICS[0]} --queue 0 --max {SHOWN}")

@@ -2,7 +2,8 @@
 
 Commands are imported when they are called: `penstock --help` loads neither the store nor rich.
 
-    exit codes    0 done, 1 damage found, 2 refused or wrongly called, 130 interrupted, 141 output closed
+    exit codes    0 done, 1 damage found or nothing found, 2 refused or wrongly called, 130 interrupted,
+                  141 output closed
 """
 
 from __future__ import annotations
@@ -22,8 +23,17 @@ from penstock.errors import PenstockError
 
 # Name: module, attribute, what `penstock --help` says.
 COMMANDS = {
-    "demo": ("penstock.cli.demo", "demo", "Write, crash, recover, verify and dump a store, with figures."),
+    "broker": ("penstock.cli.servers", "broker", "Run a broker."),
+    "consume": ("penstock.cli.consume", "consume", "Print the messages of TOPIC."),
+    "demo": ("penstock.cli.demo", "demo", "Send and receive, crash, recover, verify and dump, with figures."),
+    "group": ("penstock.cli.group", "group", "List, describe and reset consumer groups."),
+    "message": ("penstock.cli.message", "message", "Look up single messages."),
+    "nameserver": ("penstock.cli.servers", "nameserver", "Run a name server."),
+    "produce": ("penstock.cli.produce", "produce", "Send the lines of standard input to TOPIC."),
+    "status": ("penstock.cli.status", "status", "Show the brokers of the cluster and how they are."),
     "store": ("penstock.cli.store", "store", "Look into a store directory without changing it."),
+    "topic": ("penstock.cli.topic", "topic", "Create, list, describe and delete topics."),
+    "up": ("penstock.cli.servers", "up", "Run a name server and a broker in one process."),
 }
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

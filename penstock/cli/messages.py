@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.console import WIDE, plain_table, print_json, time_text
 from penstock.cli.escaping import body_text, printable
-from penstock.cli.render import WIDE, plain_table, print_json, time_text
 from penstock.message import PropertyName, StoredMessage
 from penstock.store.inspection import DamagedRange
 
@@ -62,19 +62,36 @@ def print_line(row: StoredMessage | DamagedRange) -> bool:
     return False
 
 
+class MessageTable:
+    """A table that grows: each part is printed as it comes, the header once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun = False
+
+    def add(self, rows: Iterable[StoredMessage | DamagedRange]) -> int:
+        """Print some rows; how many of them are damage."""
+        damaged, wide = 0, self._console.width >= WIDE
+        table = _table(self._console.width, show_header=not self._begun)
+        for row in rows:
+            damaged += isinstance(row, DamagedRange)
+            table.add_row(*(_damage_cells(row, wide) if isinstance(row, DamagedRange) else _cells(row, wide)))
+        self._console.print(table)
+        self._begun = True
+        return damaged
+
+    def close(self) -> None:
+        """Say so if there was nothing."""
+        if not self._begun:
+            self._console.print(Text("no messages", style="dim"))
+
+
 def show_messages(console: Console, rows: Iterable[StoredMessage | DamagedRange]) -> int:
     """Print rows in parts; how many of them are damage."""
-    damaged, waiting, first = 0, iter(rows), True
+    table, waiting, damaged = MessageTable(console), iter(rows), 0
     while part := list(islice(waiting, ROWS_AT_ONCE)):
-        table = _table(console.width, show_header=first)
-        for row in part:
-            damaged += isinstance(row, DamagedRange)
-            wide = console.width >= WIDE
-            table.add_row(*(_damage_cells(row, wide) if isinstance(row, DamagedRange) else _cells(row, wide)))
-        console.print(table)
-        first = False
-    if first:
-        console.print(Text("no messages", style="dim"))
+        damaged += table.add(part)
+    table.close()
     return damaged
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     IntParam = click.ParamType[int]
+    PlaceParam = click.ParamType[str | int]
+    PairParam = click.ParamType[tuple[str, str]]
 else:
-    IntParam = click.ParamType
+    IntParam = PlaceParam = PairParam = click.ParamType
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _QUOTED_MAX = 80
+_AGO = re.compile(r"(\d{1,9}) ?([smhd])( ago)?")
+_AGO_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_EPOCH_MS_DIGITS = range(11, 16)
 
 
 class NumberType(IntParam):
@@ -48,3 +55,54 @@ class SizeType(IntParam):
                 f"{str(value)[:_QUOTED_MAX]!r} is not a size; write it as in 65536, 64K or 1G", param, ctx
             )
         return int(digits) * _UNITS[unit]
+
+
+class PlaceType(PlaceParam):
+    """Where to begin in a topic: `first`, `last`, or a time in milliseconds since the epoch."""
+
+    name = "first|last|TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        text = str(value).strip()
+        if text in ("first", "last"):
+            return text
+        moment = parse_time_ms(text)
+        if moment is None:
+            self.fail(
+                f"{text[:_QUOTED_MAX]!r} is neither first nor last nor a time; write a time as in "
+                "2025-01-31T15:00, 2025-01-31T15:00:00Z, 10m (ago) or 1738335600000",
+                param,
+                ctx,
+            )
+        return moment
+
+
+def parse_time_ms(text: str) -> int | None:
+    """ISO 8601 (local time unless it names a zone), so long ago (`10m`), or milliseconds since the epoch."""
+    if text.isascii() and text.isdigit() and len(text) in _EPOCH_MS_DIGITS:
+        return int(text)
+    if ago := _AGO.fullmatch(text):
+        return time.time_ns() // 1_000_000 - int(ago[1]) * _AGO_UNITS[ago[2]] * 1000
+    from datetime import datetime
+
+    try:
+        moment = int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment if moment >= 0 else None
+
+
+class PairType(PairParam):
+    """`NAME=VALUE`."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not equals or not name.strip():
+            self.fail(f"{str(value)[:_QUOTED_MAX]!r} is not of the form NAME=VALUE", param, ctx)
+        return name.strip(), text

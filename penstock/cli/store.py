@@ -88,15 +88,15 @@ def verify(directory: Path, as_json: bool, **sizes: int | None) -> int:
 
     Ends with 0 if the store is sound, 1 if damage was found, 2 if it cannot be opened.
     """
-    from penstock.cli import render
+    from penstock.cli import console, render
     from penstock.store import inspection
 
-    with render.progress_bar("Verifying") as update:
+    with console.progress_bar("Verifying") as update:
         report = inspection.verify(directory, _given(**sizes), in_use=is_in_use(directory), progress=update)
     if as_json:
-        render.print_json(report.to_json())
+        console.print_json(report.to_json())
     else:
-        render.show_verify(render.output(), report)
+        render.show_verify(console.output(), report)
     return 0 if report.sound else EXIT_DAMAGE
 
 
@@ -128,7 +128,7 @@ def dump(
 
     With --json one object per line. Ends with 1 if something in between was damaged.
     """
-    from penstock.cli import messages, render
+    from penstock.cli import console, messages
 
     if queue is not None and topic is None:
         raise click.UsageError("--queue needs --topic", click.get_current_context())
@@ -136,9 +136,9 @@ def dump(
         if as_json:
             damaged = sum(messages.print_line(row) for row in islice(rows, limit))
         else:
-            damaged = messages.show_messages(render.output(), islice(rows, limit))
+            damaged = messages.show_messages(console.output(), islice(rows, limit))
     if damaged:
-        places = render.count_text(damaged, "damaged place")
+        places = console.count_text(damaged, "damaged place")
         click.echo(f"penstock: {places}; see `penstock store verify`", err=True)
     return EXIT_DAMAGE if damaged else 0
 
@@ -146,13 +146,13 @@ def dump(
 def _rows(
     directory: Path, topic: str | None, queue: int | None, start: int, given: GivenSizes
 ) -> Generator[StoredMessage | DamagedRange]:
-    from penstock.cli import render
+    from penstock.cli import console
     from penstock.store import inspection
 
     if topic is None:
         yield from inspection.dump_log(directory, given, start=start)
         return
-    with render.progress_bar("Opening") as update:
+    with console.progress_bar("Opening") as update:
         rows = inspection.dump_queues(directory, topic, queue, given, start=start, progress=update)
         first = next(rows, None)
     if first is not None:
@@ -168,14 +168,14 @@ def _rows(
 @_sizes
 def stats(directory: Path, as_json: bool, exact: bool, per_queue: bool, **sizes: int | None) -> None:
     """Show what DIR holds and how large it is."""
-    from penstock.cli import render
+    from penstock.cli import console, render
     from penstock.store import inspection
 
-    with render.progress_bar("Counting") as update:
+    with console.progress_bar("Counting") as update:
         result = inspection.stats(
             directory, _given(**sizes), exact=exact, in_use=is_in_use(directory), progress=update
         )
     if as_json:
-        render.print_json(result.to_json())
+        console.print_json(result.to_json())
     else:
-        render.show_stats(render.output(), result, per_queue=per_queue)
+        render.show_stats(console.output(), result, per_queue=per_queue)

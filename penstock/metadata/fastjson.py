@@ -1,15 +1,17 @@
-"""JSON as RocketMQ's config files hold it: what fastjson 1.2 writes is read, strict JSON is written.
+"""JSON as RocketMQ's files and messages hold it: what fastjson 1.2 writes is read, strict JSON is written.
 
 Accepted beyond strict JSON, because fastjson writes it or lets people write it:
 
     bare keys        {0:12,1:15} and {name:1}; a key is always a `str` here, so 0 and "0" are the same key
+    object keys      {{"queueId":0}:12}; the key is the object's text, which `loads` reads in turn
     single quotes    {'name':'value'}
     stray commas     [1,,2,] and {,"a":1,}
     loose strings    control characters as they are, and the escapes \\' \\v \\0 to \\7 \\x41
 
 Rules: size and depth are limited; of two equal keys the last one counts, as in fastjson; NaN and infinity are
 refused. What cannot be read raises `CodecError` with line and column, never anything else. Strict JSON takes
-the standard library's fast way; only other text meets the reader below. Pure functions, any thread.
+the standard library's fast way; only other text meets the reader below. The one thing written that is not
+JSON is a `BareKey` or an integer key without quotes, where a peer needs it. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -45,6 +47,12 @@ _WORDS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
 _MAX_NUMBER_CHARS = 64
 
 
+class BareKey(str):
+    """The JSON text of an object or an integer that is a key; `dump_compact` can write it without quotes."""
+
+    __slots__ = ()
+
+
 def loads(
     data: bytes | str, *, source: str = "JSON", max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
 ) -> JsonValue:
@@ -72,6 +80,37 @@ def dump_pretty(value: object) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise CodecError(f"not a JSON value: {error}") from error
     return text.encode("ascii")
+
+
+def dump_compact(value: object, *, bare_keys: bool = False) -> bytes:
+    """JSON in ASCII without spaces, keys sorted, as peers send it to each other.
+
+    With `bare_keys` integers and `BareKey`s that are keys stand without quotes, as fastjson 1.2 writes them;
+    otherwise they are strings, and the whole is strict JSON.
+    """
+    try:
+        if bare_keys:
+            return _bare(value).encode("ascii")
+        return json.dumps(_ordered(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CodecError(f"not a JSON value: {error}") from error
+
+
+def _bare(value: object) -> str:
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: (isinstance(key, str), key))
+        return "{" + ",".join(f"{_bare_key(key)}:{_bare(value[key])}" for key in keys) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_bare, value)) + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _bare_key(key: object) -> str:
+    if isinstance(key, BareKey) or (isinstance(key, int) and not isinstance(key, bool)):
+        return str(key)
+    if not isinstance(key, str):
+        raise TypeError("a key must be a string, an integer or an object")
+    return json.dumps(key)
 
 
 def _decode(data: bytes, source: str) -> str:
@@ -154,7 +193,7 @@ class _Reader:
     def _object(self, depth: int) -> JsonObject:
         members: JsonObject = {}
         while not self._closes("}"):
-            key = self._key()
+            key = self._key(depth)
             self._skip(_SPACE)
             if self._text[self._at : self._at + 1] != ":":
                 self._fail(f"a ':' must follow the key {key[:40]!r}")
@@ -183,13 +222,18 @@ class _Reader:
         if self._text[self._at : self._at + 1] not in (",", bracket):
             self._fail(f"',' or '{bracket}' must follow the value")
 
-    def _key(self) -> str:
+    def _key(self, depth: int) -> str:
         start = self._text[self._at : self._at + 1]
         if start in ('"', "'"):
             return self._string(start)
+        if start == "{":
+            # The text as it is: writing the object again would double its escapes at every level.
+            begin = self._at
+            self._value(depth)
+            return self._text[begin : self._at]
         match = _BARE_KEY.match(self._text, self._at)
         if match is None:
-            self._fail("a key must be quoted, an integer or a plain name")
+            self._fail("a key must be quoted, an integer, a plain name or an object")
         self._at = match.end()
         return match.group()
 

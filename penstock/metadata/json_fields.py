@@ -7,7 +7,7 @@ keeps and writes back. One object reads one JSON object and belongs to the call 
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import ClassVar, NoReturn, Self
 
 from penstock.errors import CodecError
 from penstock.metadata.fastjson import JsonObject, JsonValue
@@ -18,6 +18,10 @@ INT64_MAX = 2**63 - 1
 
 class JsonFields:
     """The fields of the object at `where` (`table.T1`) in the file `source`."""
+
+    # What to do about an error, and what the outermost object is called in it.
+    HINT: ClassVar[str] = "correct the file or restore a copy of it"
+    WHOLE: ClassVar[str] = "the file"
 
     def __init__(self, value: JsonValue, source: str, where: str = "") -> None:
         self.source = source
@@ -53,18 +57,18 @@ class JsonFields:
             self.fail(key, f"must be one of {', '.join(allowed)}, not {value[:40]!r}")
         return value
 
-    def inner(self, key: str) -> JsonFields | None:
+    def inner(self, key: str) -> Self | None:
         """The object in a field, or None if there is none."""
         value = self._take(key)
-        return None if value is None else JsonFields(value, self.source, self._name(key))
+        return None if value is None else type(self)(value, self.source, self._name(key))
 
-    def table(self, key: str) -> list[tuple[str, JsonFields]]:
+    def table(self, key: str) -> list[tuple[str, Self]]:
         """A map from names to objects; empty if absent."""
         objects = self.inner(key)
         if objects is None:
             return []
         return [
-            (name, JsonFields(objects._value[name], self.source, objects._name(name)))
+            (name, type(self)(objects._value[name], self.source, objects._name(name)))
             for name in objects._value
         ]
 
@@ -93,9 +97,9 @@ class JsonFields:
         items = self._list(key)
         return tuple(self._in_range(f"{key}[{n}]", item, low, high) for n, item in enumerate(items))
 
-    def object_list(self, key: str) -> list[JsonFields]:
+    def object_list(self, key: str) -> list[Self]:
         items = self._list(key)
-        return [JsonFields(item, self.source, self._name(f"{key}[{n}]")) for n, item in enumerate(items)]
+        return [type(self)(item, self.source, self._name(f"{key}[{n}]")) for n, item in enumerate(items)]
 
     def has(self, key: str) -> bool:
         return self._value.get(key) is not None
@@ -109,10 +113,7 @@ class JsonFields:
         return {key: value for key, value in self._value.items() if key not in self._asked}
 
     def fail(self, key: str, reason: str) -> NoReturn:
-        raise CodecError(
-            f"{self.source}: {self._name(key) or 'the file'} {reason}",
-            "correct the file or restore a copy of it",
-        )
+        raise CodecError(f"{self.source}: {self._name(key) or self.WHOLE} {reason}", self.HINT)
 
     def _take(self, key: str) -> JsonValue:
         self._asked.add(key)

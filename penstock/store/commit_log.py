@@ -234,11 +234,6 @@ class CommitLog:
     ) -> tuple[list[tuple[int, int]], int, int]:
         """Append a client's batch as one unit in one segment: (position and size of each, first queue offset,
         store time)."""
-        if len(batch) > self._options.max_message_size_bytes:
-            raise MessageTooLargeError(
-                f"batch has {len(batch)} bytes, the limit is {self._options.max_message_size_bytes}",
-                "send smaller batches",
-            )
         total = self._builder.measure_batch(queue, batch, len(born_host) + len(self._builder.store_host))
         if total < 0 or not batch:
             raise CodecError("the batch's lengths do not add up, or one of its messages is too large")

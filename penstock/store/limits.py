@@ -39,3 +39,9 @@ def check_message(message: Message, queue_id: int, options: StoreOptions) -> byt
             "put large values into the body",
         )
     return encoded
+
+
+def check_batch(batch: bytes, size_max: int) -> None:
+    """Refuse a batch over the limit."""
+    if len(batch) > size_max:
+        raise MessageTooLargeError(f"batch has {len(batch)} bytes, the limit is {size_max}", "send smaller batches")

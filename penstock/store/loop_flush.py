@@ -102,19 +102,18 @@ class LoopFlusher:
     def _run(self) -> None:
         """The thread: compiled and without the interpreter lock, unless syncs have to go through the disk door
         (fault injection has no descriptor to give away)."""
-        active = self._store.log.active
-        if self._sync is not None and (active is None or active.file.fd >= 0):
+        os.eventfd_read(self._wake)
+        if self._sync is not None and (self._busy is None or self._busy[0].file.fd >= 0):
+            os.eventfd_write(self._wake, 1)  # only looked at: it is the compiled loop's to take
             self._sync.run()
             return
-        while True:
-            os.eventfd_read(self._wake)
-            if self._sync is None or self._sync.stopping or self._busy is None:
-                return
+        while self._sync is not None and not self._sync.stopping and self._busy is not None:
             try:
                 self._busy[0].file.sync()
             except OSError as error:
                 self._error = error
             os.eventfd_write(self._done, 1)
+            os.eventfd_read(self._wake)
 
     def _finished(self) -> None:
         """In the loop: a sync is over. Tell everybody it served, then start the next one."""

@@ -35,7 +35,7 @@ from penstock.store.gate import WriteGate
 from penstock.store.keeper import Keeper
 from penstock.store.key_index import KeyIndex
 from penstock.store.layout import StorePaths
-from penstock.store.limits import check_message, check_place
+from penstock.store.limits import check_batch, check_message, check_place
 from penstock.store.options import FlushMode, StoreOptions
 from penstock.store.ownership import Ownership
 from penstock.store.queue_table import TAIL_MAX, QueueTable
@@ -320,9 +320,14 @@ class MessageStore:
         born_timestamp: int | None = None,
         born_host: HostAddress | None = None,
         durability: Durability | None = None,
+        size_max: int = 0,
     ) -> BatchResult:
-        """Store a client's encoded batch: all of its messages, next to each other, or none."""
+        """Store a client's encoded batch: all of its messages, next to each other, or none.
+
+        `size_max` is for batches that grew on the way here, and were looked at when they came in.
+        """
         check_place(topic, queue_id)
+        check_batch(batch, size_max or self.options.max_message_size_bytes)
         born = self._runtime.clock.now_ms() if born_timestamp is None else born_timestamp
         host = self._host_bytes if born_host is None else born_host.encode()
         with self._lock:

@@ -1,12 +1,12 @@
-"""One pinned RocketMQ release on this machine: resolved by Maven, StoreTool compiled against it, both cached.
+"""Pinned RocketMQ releases on this machine: resolved by Maven, our Java sources compiled against them, both cached.
 
 Rule: what is in the cache is used only if it is complete and was made from the same sources; otherwise it is
 made anew. A network out of reach is told apart from every other failure, because only the first may skip tests.
 
-Ownership: calls block the calling thread. `prepare_home` may run in several processes at once: a file lock
+Ownership: calls block the calling thread. `prepare_build` may run in several processes at once: a file lock
 lets one of them resolve and compile, the others reuse the result.
 
-Never: runs the store, or leaves a half-made cache under its final name.
+Never: runs what it compiled, or leaves a half-made cache under its final name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -27,8 +28,26 @@ from tests.interop.java_errors import JavaStoreError, RegistryOutOfReach
 VERSIONS: tuple[str, ...] = ("5.3.3", "4.9.8")
 """The pinned releases: the newest complete 5.3.x and the newest 4.9.x. The POMs name the same versions."""
 
+
+@dataclass(frozen=True, slots=True)
+class JavaBuild:
+    """What is compiled against what. All names are of folders (or files) in `java/`."""
+
+    name: str
+    """The directory in the cache."""
+
+    pom: str
+    """The folder whose POM names the releases to resolve."""
+
+    sources: tuple[str, ...]
+    """Folders with a `src/`, or single files."""
+
+    resources: str = ""
+    """The folder whose `resources/` go beside the classes."""
+
+
 _JAVA_DIR = Path(__file__).resolve().parent / "java"
-_CACHE_DIR = Path(__file__).resolve().parents[2] / ".cache" / "interop"
+CACHE_DIR = Path(__file__).resolve().parents[2] / ".cache" / "interop"
 _JAVA_MAJOR_MIN = 17
 _RESOLVE_TIMEOUT_S = 900
 _COMPILE_TIMEOUT_S = 300
@@ -50,18 +69,23 @@ def missing_tools() -> str | None:
 
 
 def prepare_home(version: str) -> Path:
-    """The release's directory in the cache, with `lib/` and `classes/` present and up to date."""
+    """The store classes of a release and StoreTool: a directory with `lib/` and `classes/`, up to date."""
     if version not in VERSIONS:
         raise ValueError(f"{version} is not pinned; choose one of {', '.join(VERSIONS)}")
-    home = _CACHE_DIR / version
+    release = f"rocketmq-{version.rpartition('.')[0]}"
+    return prepare_build(JavaBuild(version, release, ("common", release), resources=release))
+
+
+def prepare_build(build: JavaBuild) -> Path:
+    """The build's directory in the cache, with `lib/` and `classes/` present and up to date."""
+    home = CACHE_DIR / build.name
     home.mkdir(parents=True, exist_ok=True)
     # The cache keeps itself out of version control, whatever the repository ignores.
-    (_CACHE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
-    release_dir = _JAVA_DIR / f"rocketmq-{version.rpartition('.')[0]}"
+    (CACHE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
     with open(home / "prepare.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _resolve(home, release_dir / "pom.xml")
-        _compile(home, release_dir)
+        _resolve(home, _JAVA_DIR / build.pom / "pom.xml")
+        _compile(home, build)
     return home
 
 
@@ -87,9 +111,9 @@ def _resolve(home: Path, pom: Path) -> None:
     _write_stamp(stamp, [pom], lib)
 
 
-def _compile(home: Path, release_dir: Path) -> None:
-    sources = sorted([*_JAVA_DIR.glob("common/src/**/*.java"), *release_dir.glob("src/**/*.java")])
-    resources = release_dir / "resources"
+def _compile(home: Path, build: JavaBuild) -> None:
+    sources = sorted(path for pattern in build.sources for path in _sources(pattern))
+    resources = _JAVA_DIR / (build.resources or "none") / "resources"
     inputs = [*sources, *sorted(path for path in resources.rglob("*") if path.is_file()), home / "lib.stamp"]
     classes, stamp = home / "classes", home / "classes.stamp"
     if _is_current(stamp, inputs, classes):
@@ -105,6 +129,12 @@ def _compile(home: Path, release_dir: Path) -> None:
         shutil.copytree(resources, fresh, dirs_exist_ok=True)
     _replace(fresh, classes)
     _write_stamp(stamp, inputs, classes)
+
+
+def _sources(name: str) -> Iterable[Path]:
+    """All sources of a folder, or the one that is named with its path."""
+    path = _JAVA_DIR / name
+    return [path] if path.suffix == ".java" else path.glob("src/**/*.java")
 
 
 def _is_current(stamp: Path, inputs: Iterable[Path], output: Path) -> bool:

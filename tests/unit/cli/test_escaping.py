@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cli.console import count_text, rate_text, size_text, time_text
 from penstock.cli.escaping import body_text, one_line, printable
-from penstock.cli.render import count_text, rate_text, size_text, time_text
 
 
 @pytest.mark.abuse("A25")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CodecError
-from penstock.metadata.fastjson import dump_pretty, loads
+from penstock.metadata.fastjson import BareKey, dump_compact, dump_pretty, loads
 
 # As fastjson 1.2 prints a map with integer keys in its pretty format: bare keys, not on lines of their own.
 PRETTY_OFFSETS = b"""{
@@ -187,3 +187,38 @@ def test_the_loose_dialect_means_the_same(value: object, quote: str) -> None:
 def test_integer_keys_are_the_same_bare_and_quoted(offsets: dict[int, int]) -> None:
     bare = "{" + ",".join(f"{key}:{value}" for key, value in offsets.items()) + "}"
     assert loads(bare) == loads(dump_pretty(offsets)) == {str(key): value for key, value in offsets.items()}
+
+
+def test_objects_as_keys_are_kept_as_their_text() -> None:
+    """fastjson writes a map whose keys are objects this way; the text is JSON again."""
+    text = '{"table":{{"queueId":0, "topic":"T"}:7,{"a":{1:{}}}:8}}'
+    assert loads(text) == {"table": {'{"queueId":0, "topic":"T"}': 7, '{"a":{1:{}}}': 8}}
+    assert loads('{{{{"a":1}:2}:3}:4}') == {'{{{"a":1}:2}:3}': 4}
+
+
+@pytest.mark.abuse("A3")
+@pytest.mark.parametrize(
+    "text",
+    ["{{:1}", "{{}", "{{}}", '{{"a"}:1}', "{[1]:2}", "{{}1}", "{" * 34 + "}" * 34, "{" * 40 + "}:1" * 40],
+)
+def test_objects_as_keys_have_the_limits_of_values(text: str) -> None:
+    with pytest.raises(CodecError):
+        loads(text)
+
+
+def test_compact_json_in_both_forms() -> None:
+    value = {"b": {BareKey('{"q":0}'): 1, BareKey("7"): 2}, "a": [{3: None, 20: "é"}, 0.0, True], "": ()}
+    assert dump_compact(value) == (
+        b'{"":[],"a":[{"3":null,"20":"\\u00e9"},0.0,true],"b":{"7":2,"{\\"q\\":0}":1}}'
+    )
+    assert dump_compact(value, bare_keys=True) == (
+        b'{"":[],"a":[{3:null,20:"\\u00e9"},0.0,true],"b":{7:2,{"q":0}:1}}'
+    )
+    assert loads(dump_compact(value)) == loads(dump_compact(value, bare_keys=True))
+
+
+@pytest.mark.parametrize("bare_keys", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), object(), {None: 1}, {True: 1}, {"a": b""}], ids=repr)
+def test_compact_json_refuses_what_is_no_json(value: object, bare_keys: bool) -> None:
+    with pytest.raises(CodecError):
+        dump_compact(value, bare_keys=bare_keys)

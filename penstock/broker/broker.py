@@ -1,0 +1,429 @@
+"""The broker, assembled: its store, its tables, its processors, its servers, and the order in which they live.
+
+    start   store opened (recovery in a thread), tables read, timers, server, registration last: whoever finds the
+            broker through a name server finds it ready
+    stop    unregistered, no new sends, waiting pulls and sends answered, connections closed, tables saved,
+            store flushed and closed
+
+Everything runs in the event loop that called `start`; disk work that takes long runs in threads. A start that
+fails leaves nothing open. Assembly only: what a part does is in its own module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from penstock import _hot
+from penstock.broker.consumers import Consumers
+from penstock.broker.creation import CreationLimit
+from penstock.broker.delay import DelayService
+from penstock.broker.fast_path import SendFastPath
+from penstock.broker.flow_control import FlowControl
+from penstock.broker.groups import Groups
+from penstock.broker.locks import QueueLocks
+from penstock.broker.message_ids import OffsetIds, UniqueIds
+from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.options import BrokerOptions
+from penstock.broker.processors.broker_admin import BrokerAdminProcessor
+from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
+from penstock.broker.processors.groups import GroupsProcessor
+from penstock.broker.processors.heartbeat import HeartbeatProcessor
+from penstock.broker.processors.offset_admin import OffsetAdminProcessor
+from penstock.broker.processors.offsets import OffsetsProcessor
+from penstock.broker.processors.pull import PullProcessor
+from penstock.broker.processors.query import QueryProcessor
+from penstock.broker.processors.queue_locks import QueueLocksProcessor
+from penstock.broker.processors.relay import ClientCalls, RelayProcessor
+from penstock.broker.processors.reply import ReplyProcessor
+from penstock.broker.processors.send import SendProcessor
+from penstock.broker.processors.send_back import SendBackProcessor
+from penstock.broker.processors.topics import TopicsProcessor
+from penstock.broker.producers import Producers
+from penstock.broker.registration import Registration
+from penstock.broker.send_rules import SendRules
+from penstock.broker.statistics import Statistics
+from penstock.broker.topics import Topics
+from penstock.broker.writing import MessageWriter
+from penstock.errors import CodecError, StoreClosedError
+from penstock.message import HostAddress
+from penstock.protocol.codes import RequestCode
+from penstock.remoting import (
+    Connection,
+    FastPath,
+    ProcessorTable,
+    RemotingOptions,
+    RemotingServer,
+    TlsOptions,
+)
+from penstock.runtime import Runtime
+from penstock.store import MessageStore, StoreOptions
+from penstock.store.layout import StorePaths
+from penstock.store.loop_flush import LoopFlusher
+
+_LOG = logging.getLogger("penstock.broker")
+_EVERYWHERE = ("", "0.0.0.0", "::")
+_NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+STOP_GRACE_MS = 1_000
+
+
+class Processor(Protocol):
+    """What answers requests."""
+
+    def register(self, table: ProcessorTable) -> None: ...
+
+
+class Reconfigurable(Protocol):
+    """What follows settings that change while the broker runs."""
+
+    def reconfigure(self, options: BrokerOptions) -> None: ...
+
+
+class FastPathSlot:
+    """Stands in for the compiled way until there is one: a server is made before the store is open."""
+
+    def __init__(self) -> None:
+        self.path: FastPath | None = None
+
+    def process(self, connection: Connection, data: bytes, start: int) -> int:
+        return start if self.path is None else self.path.process(connection, data, start)
+
+
+class Timers:
+    """Functions called at an interval, until stopped."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, asyncio.TimerHandle] = {}
+
+    def every(self, interval_ms: int, action: Callable[[], None]) -> None:
+        self._plan(len(self._handles), interval_ms, action)
+
+    def _plan(self, number: int, interval_ms: int, action: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._handles[number] = loop.call_later(interval_ms / 1000, self._run, number, interval_ms, action)
+
+    def _run(self, number: int, interval_ms: int, action: Callable[[], None]) -> None:
+        self._plan(number, interval_ms, action)
+        action()
+
+    def stop(self) -> None:
+        for handle in self._handles.values():
+            handle.cancel()
+        self._handles.clear()
+
+
+class Broker:
+    """One broker on one data directory. `start` and `stop` are called once each, in the same loop."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store_options: StoreOptions,
+        data_dir: str | Path,
+        *,
+        runtime: Runtime,
+        remoting_options: RemotingOptions | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        self.options = options
+        self.store_options = store_options
+        self.data_dir = Path(data_dir)
+        self._runtime = runtime
+        self._remoting = remoting_options or RemotingOptions()
+        self._tls = tls
+        clock, config = runtime.clock, StorePaths(self.data_dir).config
+        limit = CreationLimit(clock, options.create_per_second, options.create_burst)
+        self.topics = Topics(options, runtime, config, limit)
+        self.groups = Groups(options, runtime, config, limit)
+        self.offsets = ConsumerOffsets(options, runtime, config)
+        self.consumers = Consumers(options, clock)
+        self.producers = Producers(options, clock)
+        self.locks = QueueLocks(options, clock)
+        self.statistics = Statistics(clock, options.cluster_name)
+        self.flow = FlowControl(options, store_options, clock)
+        self.calls = ClientCalls(options)
+        self.offset_ids = OffsetIds(options)
+        self.rules = SendRules(
+            options, self.topics, self.groups, self.locks, len(store_options.delays_ms), runtime
+        )
+        self.registration = Registration(
+            options, runtime, self.topics, self._listening, remoting=self._remoting, tls=tls
+        )
+        self._config = config
+        self._table = ProcessorTable()
+        self._vip_table = ProcessorTable()
+        self._fast_path = FastPathSlot()
+        self._server = self._make_server(options.port, self._table)
+        self._vip_server: RemotingServer | None = None
+        self._timers = Timers()
+        self._store: MessageStore | None = None
+        self._flusher: LoopFlusher | None = None
+        self._writer: MessageWriter | None = None
+        self._delay: DelayService | None = None
+        self._pulls: PullProcessor | None = None
+        self._followers: list[Reconfigurable] = []
+        self._is_started = False
+
+    def _make_server(self, port: int, table: ProcessorTable) -> RemotingServer:
+        return RemotingServer(
+            self.options.host,
+            port,
+            table,
+            runtime=self._runtime,
+            options=self._remoting,
+            on_close=self._closed,
+            fast_path=self._fast_path,
+            tls=self._tls,
+        )
+
+    # -- addresses -------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the broker: as advertised, or as it listens."""
+        listening = self._listening()
+        return self.options.advertise(listening.ip, listening.port)
+
+    def _listening(self) -> HostAddress:
+        return self._server.address
+
+    def _store_host(self) -> HostAddress:
+        """The address in stored records. It has to be numeric; a name that clients are told cannot be in it."""
+        listening = self._listening()
+        for text in (
+            self.options.advertise(listening.ip, listening.port),
+            f"{listening.ip}:{listening.port}",
+        ):
+            try:
+                address = HostAddress.parse(text)
+            except CodecError:
+                continue
+            if address.ip not in _EVERYWHERE:
+                return address
+        return HostAddress("::1" if ":" in listening.ip else "127.0.0.1", listening.port)
+
+    @property
+    def store(self) -> MessageStore:
+        if self._store is None:
+            raise StoreClosedError("the broker is not running", "start it first")
+        return self._store
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Everybody who is connected."""
+        return self._server.connections
+
+    # -- start -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        if self.options.port == 0:
+            # The port goes into records and ids, so it has to be known first. Nobody else knows it yet.
+            await self._server.start()
+        store = await self._open_store()
+        self._load(store)
+        self._assemble(store)
+        if self.options.port:
+            await self._server.start()
+        if self.options.vip_listener:
+            self._vip_server = self._make_server(self._listening().port - 2, self._vip_table)
+            await self._vip_server.start()
+        self._begin()
+        self._is_started = True
+        _LOG.info("broker %s answers on %s", self.options.broker_name, self.address)
+
+    async def _open_store(self) -> MessageStore:
+        """In a thread: after a crash it reads the end of the log, which may be long."""
+        opening = partial(
+            MessageStore.open,
+            self.data_dir,
+            self.store_options,
+            runtime=self._runtime,
+            store_host=self._store_host(),
+        )
+        self._store = await asyncio.get_running_loop().run_in_executor(None, opening)
+        return self._store
+
+    def _load(self, store: MessageStore) -> None:
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        counts: dict[str, int] = {}
+        for queue in store.queues:
+            counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+        self.topics.adopt(counts)
+
+    def _assemble(self, store: MessageStore) -> None:
+        options, runtime, clock = self.options, self._runtime, self._runtime.clock
+        flusher = self._flusher = LoopFlusher(store)
+        writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
+        delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
+        delay.load()
+        pulls = self._pulls = PullProcessor(
+            options,
+            store,
+            self.topics,
+            self.groups,
+            self.consumers,
+            self.offsets,
+            self.flow,
+            self.statistics,
+            clock,
+        )
+        sends = SendProcessor(
+            self.rules,
+            writer,
+            UniqueIds(self._store_host(), runtime),
+            self.offset_ids,
+            body_bytes_max=store.options.max_message_size_bytes,
+            batch_count_max=options.batch_count_max,
+            learn=self._make_fast_path(writer),
+        )
+        processors: list[Processor] = [sends, pulls, *self._own_processors(store, writer, pulls, delay)]
+        processors += self._membership_processors(store)
+        for processor in processors:
+            processor.register(self._table)
+        for code in self._table.codes:
+            handler = self._table.find(code)
+            if handler is not None and code not in _NOT_ON_VIP:
+                self._vip_table.register(code, handler)
+        parts: list[object] = [*processors, self.rules, self.flow, self.calls, self.registration]
+        parts += [self.topics, self.groups, self.consumers, self.producers]
+        self._followers = [part for part in parts if hasattr(part, "reconfigure")]
+
+    def _make_fast_path(self, writer: MessageWriter) -> Callable[[str, int], None] | None:
+        """Uncompiled, the ordinary way is faster."""
+        if _hot.form() != "compiled":
+            return None
+        path = SendFastPath(self.rules, writer, self.flow, self.offset_ids, self._remoting.limits)
+        self.topics.on_change.append(path.forget)
+        self._fast_path.path = path
+        return path.learn
+
+    def _own_processors(
+        self, store: MessageStore, writer: MessageWriter, pulls: PullProcessor, delay: DelayService
+    ) -> list[Processor]:
+        options, runtime = self.options, self._runtime
+        return [
+            SendBackProcessor(
+                options, store, writer, self.topics, self.groups, self.statistics, runtime.entropy
+            ),
+            QueryProcessor(store, self.consumers),
+            RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
+            ReplyProcessor(
+                options,
+                self.rules,
+                writer,
+                self.producers,
+                self.calls,
+                self.offset_ids,
+                runtime.clock,
+                body_bytes_max=store.options.max_message_size_bytes,
+            ),
+            BrokerAdminProcessor(
+                options, store, self.statistics, self.flow, pulls.polling, delay, runtime, self.reconfigure
+            ),
+        ]
+
+    def _membership_processors(self, store: MessageStore) -> list[Processor]:
+        options, topics, groups = self.options, self.topics, self.groups
+        consumers, offsets, rates = self.consumers, self.offsets, self.statistics
+        return [
+            HeartbeatProcessor(options, topics, groups, consumers, self.producers),
+            QueueLocksProcessor(options, topics, groups, self.locks),
+            OffsetsProcessor(options, topics, groups, offsets, store),
+            TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
+            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks),
+            ConsumeStatsProcessor(
+                options,
+                topics,
+                groups,
+                consumers,
+                offsets,
+                store,
+                rates,
+                self._runtime.clock,
+                lambda: self.address,
+            ),
+            OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
+        ]
+
+    def _begin(self) -> None:
+        """Everything that runs by itself."""
+        if self._flusher is None or self._pulls is None or self._delay is None:
+            return
+        self._flusher.start()
+        self._pulls.polling.start()
+        self.store.on_arrival(self._pulls.polling.on_arrival)
+        self.offsets.on_reset.append(self._pulls.polling.wake)
+        self._delay.start()
+        self.topics.start()
+        self.groups.start()
+        self.offsets.start()
+        self.topics.on_delete.append(self.statistics.forget_topic)
+        self._timers.every(1_000, self.statistics.tick)
+        self._timers.every(self.options.channel_scan_interval_ms, self._scan)
+        self.registration.start()
+
+    # -- while it runs ---------------------------------------------------------------------------------------
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Have every part follow new options."""
+        self.options = options
+        for part in self._followers:
+            part.reconfigure(options)
+
+    def _closed(self, connection: Connection) -> None:
+        if self._pulls is not None:
+            self._pulls.polling.drop_connection(connection)
+        self.consumers.drop_connection(connection)
+        self.producers.drop_connection(connection)
+
+    def _scan(self) -> None:
+        """Drop clients and locks that nobody has heard of for long."""
+        for connection in {*self.consumers.scan(), *self.producers.scan()}:
+            # One group of a client may have ended without a word while the others live on.
+            if not self.consumers.is_member(connection) and not self.producers.is_member(connection):
+                connection.close("its clients sent no heartbeat")
+        self.locks.scan()
+
+    # -- stop ------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what waits, save, close; after a start that failed, whatever of that there is to do."""
+        await self.registration.stop()
+        self.rules.is_stopping = True
+        self._timers.stop()
+        if self._is_started and self._writer is not None and self._pulls is not None:
+            await self._writer.drain(self.store_options.sync_flush_timeout_ms)
+            self._pulls.polling.stop()
+        if self._vip_server is not None:
+            await self._vip_server.stop(STOP_GRACE_MS)
+        await self._server.stop(STOP_GRACE_MS)
+        if self._is_started:
+            await self._save()
+        if self._writer is not None:
+            self._writer.stop()
+        if self._flusher is not None:
+            self._flusher.stop()
+        store, self._store = self._store, None
+        if store is not None:
+            await asyncio.get_running_loop().run_in_executor(None, store.close)
+        self._is_started = False
+
+    async def _save(self) -> None:
+        if self._delay is not None:
+            await self._delay.stop()
+        await self.topics.stop()
+        await self.groups.stop()
+        await self.offsets.stop()

@@ -1,0 +1,112 @@
+"""When the broker says no for the moment: what is wrong, and when to try again.
+
+Rules: a refusal costs less than what it refuses, is made before anything is stored, and says three things: what
+is wrong, how far over the limit it is, and after which time trying again makes sense. That time is also in
+the answer's header (`penstockRetryAfterMs`), so that a client need not read English. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.options import BrokerOptions
+from penstock.errors import DiskFullError, RequestError, StoreError
+from penstock.protocol.codes import ResponseCode
+from penstock.runtime import Clock
+from penstock.store.options import StoreOptions
+
+RETRY_AFTER_FIELD = "penstockRetryAfterMs"
+# What a first guess at the time of a flush is, before any was seen.
+_FIRST_GUESS_MS = 20
+_LONGEST_HINT_MS = 5_000
+
+
+class BusyError(RequestError):
+    """Not now. `retry_after_ms` is an estimate, not a promise."""
+
+    def __init__(self, message: str, retry_after_ms: int, code: int = ResponseCode.SYSTEM_BUSY) -> None:
+        super().__init__(code, message, f"try again in about {retry_after_ms} ms")
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What the answer's header says besides."""
+        return {RETRY_AFTER_FIELD: str(self.retry_after_ms)}
+
+
+def refusal_fields(error: Exception) -> dict[str, str]:
+    """Header fields of the answer to a request that ended with this error."""
+    return error.fields if isinstance(error, BusyError) else {}
+
+
+class FlowControl:
+    """Counts what waits for the disk, and refuses more than may wait."""
+
+    def __init__(self, options: BrokerOptions, store_options: StoreOptions, clock: Clock) -> None:
+        self.options = options
+        self._store_options = store_options
+        self._clock = clock
+        self.waiting = 0
+        self.waiting_bytes = 0
+        self.refused = 0
+        # Smoothed time from the append to the flush, of the sends that waited for one.
+        self._flush_ms = float(_FIRST_GUESS_MS)
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = options
+
+    # -- sends -----------------------------------------------------------------------------------------------
+
+    def admit(self, size: int) -> None:
+        """Let a send in, or say why not. Only sends that wait for a flush fill the room."""
+        options = self.options
+        if self.waiting < options.sends_waiting_max and (
+            self.waiting_bytes + size <= options.sends_waiting_bytes_max or not self.waiting
+        ):
+            return
+        self.refused += 1
+        raise BusyError(
+            f"[REJECTREQUEST]{self.waiting} messages of {self.waiting_bytes} bytes wait for the disk; the limits "
+            f"are {options.sends_waiting_max} messages and {options.sends_waiting_bytes_max} bytes",
+            self.retry_after_ms,
+        )
+
+    def began(self, count: int, size: int) -> None:
+        """Messages began to wait for their flush."""
+        self.waiting += count
+        self.waiting_bytes += size
+
+    def ended(self, count: int, size: int, took_ms: int) -> None:
+        """They wait no more."""
+        self.waiting -= count
+        self.waiting_bytes -= size
+        self._flush_ms += (took_ms - self._flush_ms) / 8
+
+    @property
+    def retry_after_ms(self) -> int:
+        """Two flushes from now half of what waits should be gone."""
+        return min(max(int(2 * self._flush_ms), 1), _LONGEST_HINT_MS)
+
+    # -- pulls -----------------------------------------------------------------------------------------------
+
+    def polls_full(self, held: int) -> BusyError:
+        """One connection holds too many long polls."""
+        self.refused += 1
+        limit = self.options.long_polls_per_connection_max
+        return BusyError(
+            f"{held} pulls of this connection are waiting; the limit is {limit}; "
+            "use fewer queues per connection",
+            1_000,
+            ResponseCode.FLOW_CONTROL,
+        )
+
+    # -- the store -------------------------------------------------------------------------------------------
+
+    def explain(self, error: StoreError) -> RequestError:
+        """Why the store took nothing, as an answer: a full disk may clear by itself, a failure does not."""
+        if isinstance(error, DiskFullError):
+            return BusyError(
+                f"{error.message}; {error.hint}",
+                self._store_options.clean_interval_ms,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
+        return RequestError(error.code, error.message, error.hint)

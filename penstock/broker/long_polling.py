@@ -1,0 +1,197 @@
+"""Pulls that found nothing and wait: held by queue, woken by messages, by their deadline, or to make room.
+
+A held pull is answered once, by whichever comes first:
+    arrival     its queue got messages that may match; the pull is tried again and stays if none did
+    deadline    it has waited as long as it asked to (looked at every 100 ms while any pull is held)
+    check       every 5 s all are tried again, should an arrival ever be missed
+    room        the table is full: the oldest are answered early (A14)
+    close       its connection is gone: it is forgotten, there is nobody to answer
+
+Owned by the event loop, except `on_arrival`, which the store calls from whichever thread made messages visible:
+it only notes the queue and wakes the loop. Trying and answering is the pull processor's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock._hot.queues import QueueState
+from penstock.broker.options import BrokerOptions
+from penstock.remoting import Connection
+from penstock.runtime import Clock
+
+T = TypeVar("T")
+K = TypeVar("K")
+QueueKey = tuple[bytes, int]
+SLOT_MS = 100
+# Queues that the regular check looks at in one tick, so that a full table is no pause for others.
+CHECKS_PER_TICK = 500
+_HELD = "long_polls"
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull(Generic[T]):
+    """One pull that waits. `pull` is the processor's own; `slot` is when its time is over."""
+
+    connection: Connection
+    key: QueueKey
+    pull: T
+    slot: int
+
+
+# Tries a held pull again and answers it if it can, or if it must (`is_final`); whether it was answered.
+Retry = Callable[[HeldPull[T], bool], bool]
+
+
+class LongPolling(Generic[T]):
+    """See the module's text. `start` and `stop` belong to one event loop."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock, retry: Retry[T]) -> None:
+        self.options = options
+        self._clock = clock
+        self._retry = retry
+        # Oldest first, because insertion keeps its order.
+        self._all: dict[HeldPull[T], None] = {}
+        self._by_queue: dict[QueueKey, dict[HeldPull[T], None]] = {}
+        self._slots: dict[int, dict[HeldPull[T], None]] = {}
+        self._unchecked: deque[QueueKey] = deque()
+        self._arrived: deque[QueueKey] = deque()
+        self._is_waking = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._check_ms = 0
+        self.answered_early = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+
+    def stop(self) -> None:
+        """Answer everybody and end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._loop = None
+        for held in list(self._all):
+            self._finish(held)
+
+    # -- holding ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether pulls are held at all."""
+        return self._loop is not None
+
+    def held_by(self, connection: Connection) -> int:
+        """How many pulls of a connection wait."""
+        return len(connection.attributes.get(_HELD, ()))
+
+    def hold(self, connection: Connection, topic: str, queue_id: int, pull: T, wait_ms: int) -> HeldPull[T]:
+        """Keep a pull for so long. The caller looks at its queue once more afterwards: messages may have become
+        visible in another thread meanwhile."""
+        while len(self._all) >= self.options.long_polls_max:
+            self.answered_early += 1
+            self._finish(next(iter(self._all)))
+        slot = (self._clock.monotonic_ms() + max(wait_ms, 0)) // SLOT_MS + 1
+        held = HeldPull(connection, (topic.encode(), queue_id), pull, slot)
+        self._all[held] = None
+        self._by_queue.setdefault(held.key, {})[held] = None
+        self._slots.setdefault(slot, {})[held] = None
+        connection.attributes.setdefault(_HELD, {})[held] = None
+        if self._timer is None and self._loop is not None:
+            self._check_ms = self._clock.monotonic_ms() + self.options.long_poll_check_interval_ms
+            self._timer = self._loop.call_later(SLOT_MS / 1000, self._tick)
+        return held
+
+    def _forget(self, held: HeldPull[T]) -> bool:
+        """Take a pull out; whether it was there."""
+        if held not in self._all:
+            return False
+        del self._all[held]
+        _take_out(self._by_queue, held.key, held)
+        _take_out(self._slots, held.slot, held)
+        held.connection.attributes.get(_HELD, {}).pop(held, None)
+        return True
+
+    def drop_connection(self, connection: Connection) -> None:
+        """A connection is gone, and with it all it waited for."""
+        for held in list(connection.attributes.get(_HELD, ())):
+            self._forget(held)
+
+    # -- waking ----------------------------------------------------------------------------------------------
+
+    def on_arrival(self, queues: Sequence[QueueState]) -> None:
+        """Messages of these queues became visible; any thread."""
+        if not self._by_queue:
+            return
+        for queue in queues:
+            self._note((queue.topic, queue.queue_id))
+
+    def wake(self, topic: str, queue_id: int) -> None:
+        """Try the pulls of a queue again: something else than a message changed."""
+        self._note((topic.encode(), queue_id))
+
+    def _note(self, key: QueueKey) -> None:
+        if key not in self._by_queue:
+            return
+        self._arrived.append(key)
+        if not self._is_waking and self._loop is not None:
+            self._is_waking = True
+            if threading.get_ident() == self._loop_thread:
+                self._loop.call_soon(self._wake)
+            else:
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # First the mark, then the queues: whoever notes one after this asks for another round.
+        self._is_waking = False
+        keys = set()
+        while self._arrived:
+            keys.add(self._arrived.popleft())
+        for key in keys:
+            for held in list(self._by_queue.get(key, ())):
+                self._try(held, False)
+
+    def _try(self, held: HeldPull[T], is_final: bool) -> None:
+        if held in self._all and (self._retry(held, is_final) or is_final):
+            self._forget(held)
+
+    def _finish(self, held: HeldPull[T]) -> None:
+        """Answer now, with what there is."""
+        if self._forget(held):
+            self._retry(held, True)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Runs while anything is held."""
+        now_ms = self._clock.monotonic_ms()
+        for slot in [slot for slot in self._slots if slot <= now_ms // SLOT_MS]:
+            for held in list(self._slots.get(slot, ())):
+                self._finish(held)
+        if now_ms >= self._check_ms and not self._unchecked:
+            self._check_ms = now_ms + self.options.long_poll_check_interval_ms
+            self._unchecked.extend(self._by_queue)
+        for _ in range(min(len(self._unchecked), CHECKS_PER_TICK)):
+            for held in list(self._by_queue.get(self._unchecked.popleft(), ())):
+                self._try(held, False)
+        self._timer = None
+        if self._all and self._loop is not None:
+            self._timer = self._loop.call_later(SLOT_MS / 1000, self._tick)
+
+
+def _take_out(table: dict[K, dict[HeldPull[T], None]], key: K, held: HeldPull[T]) -> None:
+    """Out of one of several small tables, which goes when it is empty."""
+    group = table[key]
+    del group[held]
+    if not group:
+        del table[key]

@@ -1,0 +1,172 @@
+"""How far each group has come in each queue: `config/consumerOffset.json`, saved every few seconds.
+
+Rules: an offset is that of the next message to take; any value may be committed, also a smaller one. A pull
+offset is what was handed out last; it is not saved. A reset target is taken by the next pull of its queue;
+until then commits for that queue are dropped, so that a consumer cannot undo the reset it has not seen yet.
+Owned by the event loop. Whether group, topic and queue exist is the caller's to check.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from penstock.broker.options import BrokerOptions
+from penstock.broker.saving import TableSaver
+from penstock.metadata.config_files import ConfigFile
+from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
+from penstock.runtime import Runtime
+
+_LOG = logging.getLogger("penstock.broker")
+_NONE: dict[int, int] = {}
+_Table = dict[TopicGroup, dict[int, int]]
+
+
+class ConsumerOffsets:
+    """See the module's text. `load` first; `start` and `stop` run the saving."""
+
+    def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
+        self._clock = runtime.clock
+        self._table = ConsumerOffsetTable()
+        self._pulled: _Table = {}
+        self._resets: _Table = {}
+        # Told of a topic and a queue whose next pull has a reset to take.
+        self.on_reset: list[Callable[[str, int], None]] = []
+        self.saver = TableSaver(
+            ConfigFile(runtime.disk, config / ConsumerOffsetTable.FILE_NAME),
+            self._to_save,
+            runtime.clock,
+            interval_ms=options.offset_save_interval_ms,
+        )
+
+    def load(self) -> None:
+        """Read the file. Raises CodecError if there is a file but none readable."""
+        loaded = self.saver.file.load(ConsumerOffsetTable.from_json)
+        if loaded is not None:
+            self._table = loaded.value
+            if loaded.is_backup:
+                _LOG.warning("consumer offsets come from %s: %s", loaded.path.name, loaded.main_problem)
+                self.saver.changed()
+
+    def start(self) -> None:
+        self.saver.start()
+
+    async def stop(self) -> None:
+        await self.saver.stop()
+
+    async def save(self) -> bool:
+        """Wait until every offset committed so far is in the file; False if that failed."""
+        return await self.saver.save()
+
+    def _to_save(self) -> ConsumerOffsetTable:
+        """Commits are too many to count each as a version; each saving is one."""
+        self._table.data_version = self._table.data_version.next(self._clock.now_ms())
+        return self.snapshot()
+
+    def snapshot(self) -> ConsumerOffsetTable:
+        """Everything as it is now; later commits do not reach it."""
+        table = self._table
+        copied = {key: dict(queues) for key, queues in table.offsets.items()}
+        return ConsumerOffsetTable(table.data_version, copied, table.extra)
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Remember an offset; False if a reset of this queue is pending, which drops it."""
+        if self._resets and queue_id in self._resets.get(TopicGroup(topic, group), _NONE):
+            return False
+        self._set(group, topic, queue_id, offset)
+        return True
+
+    def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        key = TopicGroup(topic, group)
+        queues = self._table.offsets.get(key)
+        if queues is None:
+            queues = self._table.offsets[key] = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self.saver.changed()
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset to take, -1 if none was ever committed. A pending reset counts already."""
+        key = TopicGroup(topic, group)
+        if self._resets:
+            target = self._resets.get(key, _NONE).get(queue_id)
+            if target is not None:
+                return target
+        return self._table.offsets.get(key, _NONE).get(queue_id, -1)
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Offsets of all queues of a topic."""
+        return self._table.offsets.get(TopicGroup(topic, group), _NONE)
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember what was handed out."""
+        key = TopicGroup(topic, group)
+        queues = self._pulled.get(key)
+        if queues is None:
+            queues = self._pulled[key] = {}
+        queues[queue_id] = offset
+
+    def query_pull(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset to hand out, -1 if none was."""
+        return self._pulled.get(TopicGroup(topic, group), _NONE).get(queue_id, -1)
+
+    # -- resets ----------------------------------------------------------------------------------------------
+
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Move a group: the next pull of the queue is told, and the offset counts from now on."""
+        self._resets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset
+        self._set(group, topic, queue_id, offset)
+        for listener in self.on_reset:
+            listener(topic, queue_id)
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset of the queue waits for its next pull."""
+        return bool(self._resets) and queue_id in self._resets.get(TopicGroup(topic, group), _NONE)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The target of a pending reset, which is over with this call; None if there is none."""
+        if not self._resets:
+            return None
+        key = TopicGroup(topic, group)
+        queues = self._resets.get(key)
+        if queues is None:
+            return None
+        target = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[key]
+        return target
+
+    # -- tables ----------------------------------------------------------------------------------------------
+
+    def all(self) -> Iterator[tuple[TopicGroup, Mapping[int, int]]]:
+        """Every topic and group with the offsets of its queues."""
+        yield from self._table.offsets.items()
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Groups that have offsets in a topic."""
+        return [key.group for key in self._table.offsets if key.topic == topic]
+
+    def topics_of_group(self, group: str) -> list[str]:
+        """Topics in which a group has offsets."""
+        return [key.topic for key in self._table.offsets if key.group == group]
+
+    def remove_topic(self, topic: str) -> None:
+        """The topic is gone: forget everybody's progress in it."""
+        self._remove([key for key in self._keys() if key.topic == topic])
+
+    def remove_group(self, group: str) -> None:
+        """The group is gone: forget its progress."""
+        self._remove([key for key in self._keys() if key.group == group])
+
+    def _keys(self) -> set[TopicGroup]:
+        return {*self._table.offsets, *self._pulled, *self._resets}
+
+    def _remove(self, keys: list[TopicGroup]) -> None:
+        for key in keys:
+            if self._table.offsets.pop(key, None) is not None:
+                self.saver.changed()
+            self._pulled.pop(key, None)
+            self._resets.pop(key, None)

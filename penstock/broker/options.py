@@ -1,0 +1,233 @@
+"""Every setting of a broker, validated once when the options are made.
+
+The defaults are RocketMQ's, except where a field says why not. `docs/configuration.md` is generated from
+this file: the comment above a field is its documentation, and the name in parentheses is the key of
+RocketMQ's broker.conf. How the broker keeps its files is in the store's options, how it reads and writes its
+sockets in remoting's. Parsing of files, environment and flags is the command line's work.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from penstock.errors import OptionError
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,100}")
+_AT_LEAST_ONE = (
+    "register_interval_ms",
+    "register_timeout_ms",
+    "default_topic_queues",
+    "auto_topic_queues_max",
+    "topic_queues_max",
+    "create_burst",
+    "channel_expiry_ms",
+    "channel_scan_interval_ms",
+    "queue_lock_expiry_ms",
+    "offset_save_interval_ms",
+    "delay_save_interval_ms",
+    "long_poll_check_interval_ms",
+    "long_polls_max",
+    "pull_count_memory_max",
+    "pull_bytes_memory_max",
+    "pull_count_disk_max",
+    "pull_bytes_disk_max",
+    "sends_waiting_max",
+    "sends_waiting_bytes_max",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Who the broker is, whom it registers with, and what it lets clients do."""
+
+    # -- who it is
+
+    # Cluster that the broker belongs to (brokerClusterName).
+    cluster_name: str = "DefaultCluster"
+    # Name shared by a master and its slaves; queues are addressed by it (brokerName).
+    broker_name: str = "broker-a"
+    # 0 is the master; slaves have other numbers (brokerId).
+    broker_id: int = 0
+    # Address to listen on. Without access control it is the loopback address unless told otherwise (bindAddress).
+    host: str = "127.0.0.1"
+    # Port to listen on; 0 takes any free one (listenPort).
+    port: int = 10911
+    # Whether to listen on the port two below as well, where clients with `vipChannelEnabled` send (10909).
+    vip_listener: bool = False
+    # Address that routes and message ids carry, as `host` or `host:port`. Empty: the address that a client dialled
+    # is the one it is given back, and name servers are told the listening address (brokerIP1).
+    advertised_address: str = ""
+    # Region put into every stored message and answer, read by the message trace (regionId).
+    region_id: str = "DefaultRegion"
+    # Whether clients are told to trace their messages (traceOn).
+    trace_on: bool = True
+    # What the whole broker allows: 4 read, 2 write, 6 both; it caps the permissions of every topic in the
+    # registration (brokerPermission).
+    permission: int = 6
+
+    # -- name servers
+
+    # Name servers as `host:port`; the broker registers with every one of them; separated by `;` (namesrvAddr).
+    name_servers: tuple[str, ...] = ()
+    # How often it registers with all its topics, changed or not (registerNameServerPeriod).
+    register_interval_ms: int = 30_000
+    # How long one name server may take for it; the others never wait for a slow one. RocketMQ allows 24 s
+    # (registerBrokerTimeoutMills).
+    register_timeout_ms: int = 6_000
+    # Whether registrations are sent compressed; name servers before 4.3 cannot read them (compressedRegister).
+    compressed_register: bool = False
+
+    # -- topics
+
+    # Whether sending to an unknown topic creates it (autoCreateTopicEnable).
+    auto_create_topics: bool = True
+    # Queues of the model topic TBW102, and so the most that a topic created by a send gets (defaultTopicQueueNums).
+    default_topic_queues: int = 8
+    # No topic created by a send ever gets more queues than this, whatever model it names.
+    auto_topic_queues_max: int = 10
+    # Queues that an operator may give one topic.
+    topic_queues_max: int = 16_384
+    # Topics that may exist before sends stop creating new ones; operators can still create them.
+    auto_topics_max: int = 20_000
+    # Topics and groups that clients may bring into being per second, in the long run ...
+    create_per_second: int = 100
+    # ... and at once, after a quiet time.
+    create_burst: int = 2_000
+    # Whether the topic of the message trace is created at start (traceTopicEnable).
+    trace_topic_enabled: bool = False
+    # Name of that topic (msgTraceTopicName).
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+
+    # -- groups and clients
+
+    # Whether a consumer of an unknown group creates it (autoCreateSubscriptionGroup).
+    auto_create_groups: bool = True
+    # Groups that may exist before clients stop creating new ones; operators can still create them.
+    auto_groups_max: int = 20_000
+    # Retries of a message before it is a dead letter, for groups created by clients; each group can have its own
+    # (retryMaxTimes of the group).
+    retry_max_times: int = 16
+    # Clients that were not heard of for so long are dropped (channelExpiredTimeout).
+    channel_expiry_ms: int = 120_000
+    # How often that is looked at.
+    channel_scan_interval_ms: int = 10_000
+    # Consumer groups, and producer groups, that one heartbeat may name.
+    client_groups_max: int = 256
+    # Topics that one group may subscribe to.
+    group_subscriptions_max: int = 1_000
+    # Characters of one subscription expression.
+    expression_size_max: int = 8_192
+    # Bytes of one heartbeat; every client sends one each 30 s.
+    heartbeat_bytes_max: int = 1 << 20
+    # Producer groups that may be connected at once.
+    producer_groups_max: int = 20_000
+    # A queue lock that is not renewed within this time is free again (rebalanceLockMaxLiveTime).
+    queue_lock_expiry_ms: int = 60_000
+    # Queues that may be locked at once by all groups.
+    queue_locks_max: int = 200_000
+
+    # -- offsets
+
+    # How often consumer offsets go to their file if any changed (flushConsumerOffsetInterval).
+    offset_save_interval_ms: int = 5_000
+    # How often the progress of the delay levels goes to its file (flushDelayOffsetInterval).
+    delay_save_interval_ms: int = 10_000
+    # Whether an offset reset is carried out by the broker at the next pull, instead of by asking the consumers
+    # (useServerSideResetOffset).
+    server_side_reset: bool = True
+
+    # -- pulls
+
+    # Whether a pull that finds nothing waits for new messages (longPollingEnable).
+    long_polling: bool = True
+    # How long it waits where long polling is off (shortPollingTimeMills).
+    short_polling_ms: int = 1_000
+    # How often waiting pulls are checked besides being woken by messages.
+    long_poll_check_interval_ms: int = 5_000
+    # The longest that a pull may ask to wait.
+    long_poll_max_ms: int = 60_000
+    # Pulls that may wait at once; beyond it the oldest are answered early.
+    long_polls_max: int = 50_000
+    # Pulls of one connection that may wait at once.
+    long_polls_per_connection_max: int = 4_096
+    # Messages in one answer, if they are in memory (maxTransferCountOnMessageInMemory).
+    pull_count_memory_max: int = 32
+    # Bytes in one answer, if they are in memory (maxTransferBytesOnMessageInMemory).
+    pull_bytes_memory_max: int = 256 * 1024
+    # Messages in one answer that have to be read from disk (maxTransferCountOnMessageInDisk).
+    pull_count_disk_max: int = 8
+    # Bytes in one answer that have to be read from disk (maxTransferBytesOnMessageInDisk).
+    pull_bytes_disk_max: int = 64 * 1024
+    # Messages this near to the end of the log count as in memory, in percent of the machine's memory
+    # (accessMessageInMemoryMaxRatio).
+    memory_percent: int = 40
+    # Whether the pull request of the lite consumer is served (litePullMessageEnable).
+    lite_pull: bool = True
+
+    # -- sends
+
+    # Sends are refused before this time, in milliseconds since the epoch (startAcceptSendRequestTimeStamp).
+    accept_sends_from_ms: int = 0
+    # Messages that may wait for their flush before further ones are refused as busy (sendThreadPoolQueueCapacity).
+    sends_waiting_max: int = 10_000
+    # Bytes that may wait for their flush before further messages are refused as busy.
+    sends_waiting_bytes_max: int = 256 << 20
+    # Messages in one batch.
+    batch_count_max: int = 10_000
+    # Whether transactional messages are refused (rejectTransactionMessage).
+    reject_transactions: bool = False
+
+    # -- calls to clients
+
+    # Whether replies to requests are stored as well as passed on (storeReplyMessageEnable).
+    store_replies: bool = True
+    # How long a client may take to answer what the broker passes on to it.
+    relay_timeout_ms: int = 10_000
+    # Calls to clients that may be under way at once.
+    relays_max: int = 1_000
+
+    # -- operators
+
+    # Whether settings may be changed at run time from other machines; only those on an allow list ever can.
+    remote_settings: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is int and value < 0:
+                raise OptionError(f"{field.name} is {value}", "use a number that is not negative")
+        for name in _AT_LEAST_ONE:
+            self._require(getattr(self, name) >= 1, name, "use at least 1")
+        for name in ("cluster_name", "broker_name"):
+            self._require(
+                _NAME.fullmatch(getattr(self, name)) is not None,
+                name,
+                "use 1 to 100 letters, digits and the characters % | _ -",
+            )
+        self._require(self.port <= 65_535, "port", "use 0 to 65535")
+        self._require(
+            not self.vip_listener or self.port > 2,
+            "vip_listener",
+            "it needs a port of its own, two below the port",
+        )
+        self._require(self.permission <= 7, "permission", "use 6 for read and write, 4 or 2 for one of them")
+        self._require(self.memory_percent <= 100, "memory_percent", "use a percentage from 0 to 100")
+        self._require(all(self.name_servers), "name_servers", "name each as host:port")
+        self._require(
+            self.register_interval_ms <= 60_000,
+            "register_interval_ms",
+            "use at most 60000: name servers drop a broker that is silent for 120 s",
+        )
+
+    def _require(self, holds: bool, name: str, hint: str) -> None:
+        if not holds:
+            raise OptionError(f"{name} is {getattr(self, name)!r}", hint)
+
+    def advertise(self, host: str, port: int) -> str:
+        """The address to hand out where the one a client dialled is not known: advertised, or as listening."""
+        if not self.advertised_address:
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name, colon, number = self.advertised_address.rpartition(":")
+        is_whole = bool(colon) and number.isascii() and number.isdigit() and (":" not in name or "]" in name)
+        return self.advertised_address if is_whole else f"{self.advertised_address}:{port}"

@@ -1,0 +1,350 @@
+"""Pulls (11, and 361 of the lite consumer): messages of one queue from an offset on, or waiting for some.
+
+    checks      in RocketMQ's order, each with its code (`_check`, `_subscription`)
+    reading     one gathered run of records, within the limits for memory or disk; filtered by tag code
+    nothing     answered with 19, 20 or 21, or held by `LongPolling` until something may match
+    commit      bit 0 commits the consumer's offset, on the first try only
+
+Offsets from the wire are compared, never computed with: negative and huge ones get the answers of RocketMQ's
+table (A16). The records leave as the buffer they were gathered into. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.broker.consumers import Consumers
+from penstock.broker.flow_control import BusyError, FlowControl
+from penstock.broker.groups import GroupConfig, Groups
+from penstock.broker.long_polling import HeldPull, LongPolling
+from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.options import BrokerOptions
+from penstock.broker.statistics import Statistics
+from penstock.broker.store_times import memory_window
+from penstock.broker.topics import Topics
+from penstock.errors import PenstockError, RequestError
+from penstock.metadata.topic_table import Permission, TopicConfig
+from penstock.protocol.bodies import MessageModel, SubscriptionData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
+from penstock.remoting import Connection, ProcessorTable
+from penstock.runtime import Clock
+from penstock.store import GetResult, GetStatus, MessageStore
+
+_RESET = "OFFSET_RESET"
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+# Values of `forbiddenType` beside code 16.
+BROKER_FORBIDDEN, GROUP_FORBIDDEN, TOPIC_FORBIDDEN, BROADCAST_FORBIDDEN, SUBSCRIPTION_FORBIDDEN = range(1, 6)
+
+
+class ForbiddenError(RequestError):
+    """Reading is not allowed; the answer says on whose account."""
+
+    def __init__(self, kind: int, message: str, hint: str = "") -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, message, hint)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class Pull:
+    """A pull that passed its checks. `offset` moves on while it is held and nothing matches."""
+
+    command: Command
+    header: PullMessageRequestHeader
+    # What queue entries must hold; None for every message.
+    codes: frozenset[int] | None
+    topic_flag: int
+    group_flag: int
+    offset: int
+    started_ms: int
+
+
+class PullProcessor:
+    """Codes 11 and 361."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        consumers: Consumers,
+        offsets: ConsumerOffsets,
+        flow: FlowControl,
+        statistics: Statistics,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._flow = flow
+        self._statistics = statistics
+        self._clock = clock
+        self.polling: LongPolling[Pull] = LongPolling(options, clock, self._retry)
+        self.reconfigure(options)
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = self.polling.options = options
+        self._memory_window = memory_window(options.memory_percent)
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.PULL_MESSAGE, self.handle_pull)
+        table.register(RequestCode.LITE_PULL_MESSAGE, self.handle_pull)
+
+    def handle_pull(self, connection: Connection, command: Command) -> Command | None:
+        try:
+            return self._answer(connection, self._check(command))
+        except ForbiddenError as error:
+            return command.answer(error.code, str(error), {"forbiddenType": str(error.kind)})
+        except BusyError as error:
+            return command.answer(error.code, str(error), error.fields)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _check(self, command: Command) -> Pull:
+        options = self.options
+        if options.broker_id:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]{options.broker_name} with id {options.broker_id} is a slave",
+                "pull from the master, which has id 0",
+            )
+        header = PullMessageRequestHeader.decode(command.fields)
+        if not options.permission & Permission.READ:
+            raise ForbiddenError(BROKER_FORBIDDEN, f"broker {options.broker_name} hands out no messages")
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not options.lite_pull:
+            raise ForbiddenError(BROKER_FORBIDDEN, "this broker does not serve the lite pull consumer")
+        group = self._groups.require(header.consumer_group)
+        if not group.consume_enable:
+            raise ForbiddenError(GROUP_FORBIDDEN, f"group {group.name} may not consume")
+        config = self._readable_topic(header)
+        subscription = self._subscription(header, group)
+        if not subscription.is_tag_type:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker does not filter by {subscription.expression_type[:40]}",
+                "subscribe with tags",
+            )
+        return Pull(
+            command,
+            header,
+            _wanted_codes(subscription),
+            config.sys_flag,
+            group.sys_flag,
+            header.queue_offset,
+            self._clock.monotonic_ms(),
+        )
+
+    def _readable_topic(self, header: PullMessageRequestHeader) -> TopicConfig:
+        config = self._topics.get(header.topic)
+        if config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic[:80]!r} does not exist", "create it first"
+            )
+        if not config.perm & Permission.READ:
+            raise ForbiddenError(TOPIC_FORBIDDEN, f"topic {config.name} may not be read")
+        if not 0 <= header.queue_id < config.read_queue_nums:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {header.queue_id} is illegal: topic {config.name} has {config.read_queue_nums} to read",
+                "ask for the route again",
+            )
+        return config
+
+    def _subscription(self, header: PullMessageRequestHeader, config: GroupConfig) -> SubscriptionData:
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            expression = header.subscription or "*"
+            if len(expression) > self.options.expression_size_max:
+                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
+            return SubscriptionData.parse(header.topic, expression, header.expression_type)
+        group = self._consumers.group(config.name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"no consumer of group {config.name} is registered",
+                "a heartbeat has to come first",
+            )
+        if not config.consume_broadcast_enable and group.message_model == MessageModel.BROADCASTING:
+            raise ForbiddenError(BROADCAST_FORBIDDEN, f"group {config.name} may not broadcast")
+        if self._groups.is_read_forbidden(config.name, header.topic):
+            raise ForbiddenError(SUBSCRIPTION_FORBIDDEN, f"group {config.name} is barred from {header.topic}")
+        subscription = group.subscription(header.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {config.name} has not subscribed to {header.topic}",
+                "all consumers of a group must have the same subscriptions",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription of group {config.name} to {header.topic} is older than the consumer's",
+                "send a heartbeat",
+            )
+        return subscription
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, pull: Pull) -> Command | None:
+        """The first try: answer, or hold."""
+        header = pull.header
+        moved = self._reset(pull)
+        if moved is not None:
+            return moved
+        result = self._get(pull)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        code = self._code(pull, result)
+        is_at_end = code == ResponseCode.PULL_NOT_FOUND and result.status is not GetStatus.OFFSET_FOUND_NULL
+        if is_at_end and header.sys_flag & PullSysFlag.SUSPEND and self.polling.is_running:
+            self._hold(connection, pull)
+            return None
+        return self._response(pull, result, code)
+
+    def _get(self, pull: Pull) -> GetResult:
+        header, options = pull.header, self.options
+        if self._is_in_memory(pull):
+            count, size = options.pull_count_memory_max, options.pull_bytes_memory_max
+        else:
+            count, size = options.pull_count_disk_max, options.pull_bytes_disk_max
+        if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
+            size = min(size, header.max_msg_bytes)
+        return self._store.get(
+            header.topic,
+            header.queue_id,
+            pull.offset,
+            min(max(header.max_msg_nums, 1), count),
+            size,
+            pull.codes,
+        )
+
+    def _is_in_memory(self, pull: Pull) -> bool:
+        """Whether the first record lies in the part of the log that the page cache should still hold."""
+        log = self._store.log
+        room = self._memory_window
+        if log.max_offset - log.min_offset <= room:
+            return True
+        first = self._store.reader.entries(pull.header.topic, pull.header.queue_id, pull.offset, 1)
+        return not first or log.max_offset - first[0].position <= room
+
+    @staticmethod
+    def _code(pull: Pull, result: GetResult) -> ResponseCode:
+        code = _CODES.get(result.status)
+        if code is not None:
+            return code
+        # No such queue, or nothing in it: only an offset of 0 is right for that.
+        return ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+
+    def _response(self, pull: Pull, result: GetResult, code: ResponseCode) -> Command:
+        header = pull.header
+        self._offsets.commit_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
+        if result.count:
+            took_ms = self._clock.monotonic_ms() - pull.started_ms
+            self._statistics.got(
+                header.consumer_group, header.topic, header.queue_id, result.count, len(result.data), took_ms
+            )
+        else:
+            self._statistics.missed()
+        fields = self._fields(pull, result.next_offset, result.min_offset, result.max_offset)
+        return pull.command.answer(code, result.status.name, fields, result.data)
+
+    @staticmethod
+    def _fields(pull: Pull, following: int, low: int, high: int) -> dict[str, str]:
+        return {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(following),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+            "topicSysFlag": str(pull.topic_flag),
+            "groupSysFlag": str(pull.group_flag),
+        }
+
+    def _reset(self, pull: Pull) -> Command | None:
+        """The answer that moves a consumer to where an operator wants it; None if nobody does."""
+        header = pull.header
+        target = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if target is None or not self.options.server_side_reset:
+            return None
+        low = self._store.min_offset(header.topic, header.queue_id)
+        high = self._store.max_offset(header.topic, header.queue_id)
+        fields = self._fields(pull, target, low, high)
+        return pull.command.answer(ResponseCode.PULL_OFFSET_MOVED, _RESET, fields)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _hold(self, connection: Connection, pull: Pull) -> None:
+        header, options = pull.header, self.options
+        held = self.polling.held_by(connection)
+        if held >= options.long_polls_per_connection_max:
+            raise self._flow.polls_full(held)
+        if options.long_polling:
+            wait_ms = min(max(header.suspend_timeout_millis, 0), options.long_poll_max_ms)
+        else:
+            wait_ms = options.short_polling_ms
+        self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms)
+        if self._has_news(pull):  # made visible by another thread since we looked
+            self.polling.wake(header.topic, header.queue_id)
+
+    def _has_news(self, pull: Pull) -> bool:
+        return self._store.max_offset(pull.header.topic, pull.header.queue_id) > pull.offset
+
+    def _retry(self, held: HeldPull[Pull], is_final: bool) -> bool:
+        """Try a held pull again; whether it was answered. Never raises: it is called from timers."""
+        connection, pull = held.connection, held.pull
+        if not connection.is_open:
+            return True
+        try:
+            answer = self._later(pull, is_final)
+        except PenstockError as error:
+            answer = pull.command.answer(error.code, str(error))
+        if answer is None:
+            return False
+        connection.answer(pull.command, answer)
+        return True
+
+    def _later(self, pull: Pull, is_final: bool) -> Command | None:
+        header = pull.header
+        if self._offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
+            moved = self._reset(pull)
+            if moved is not None:
+                return moved
+        while is_final or self._has_news(pull):
+            result = self._get(pull)
+            skipped = result.status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL)
+            if skipped and result.next_offset > pull.offset and result.next_offset < result.max_offset:
+                pull.offset = result.next_offset
+            elif is_final or not skipped:
+                return self._last(pull, result)
+            else:
+                pull.offset = result.next_offset
+                return None
+        return None
+
+    def _last(self, pull: Pull, result: GetResult) -> Command:
+        code = self._code(pull, result)
+        if code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.header.queue_offset:
+            code = (
+                ResponseCode.PULL_RETRY_IMMEDIATELY
+            )  # what was skipped while waiting need not be read again
+        return self._response(pull, result, code)
+
+
+def _wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:
+    """Some clients send only the expression, without the codes that follow from it."""
+    if subscription.is_all:
+        return None
+    return (
+        subscription.code_set or SubscriptionData.parse(subscription.topic, subscription.sub_string).code_set
+    )

@@ -1,0 +1,118 @@
+"""Looking messages up: by key (12), by place in the log (33), and a queue's entries (321).
+
+A search by key reads the index and as many records as match, from anywhere on disk, so it runs in a thread; the
+others are one read. Answers hold the stored records as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from penstock.broker.consumers import Consumers
+from penstock.broker.stored_records import record_at, record_of
+from penstock.errors import RequestError
+from penstock.message import PropertyName
+from penstock.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import (
+    QueryConsumeQueueRequestHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+from penstock.remoting import Connection, ProcessorTable
+from penstock.store import MessageStore
+from penstock.store.consume_queue import Entry
+
+UNIQUE_KEY_MAX = 32
+ENTRIES_MAX = 1_024
+# Records of one answer together; a client that wants more asks for a shorter time.
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+
+class QueryProcessor:
+    """Codes 12, 33 and 321."""
+
+    def __init__(self, store: MessageStore, consumers: Consumers) -> None:
+        self._store = store
+        self._consumers = consumers
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.QUERY_MESSAGE, self.handle_query_message)
+        table.register(RequestCode.VIEW_MESSAGE_BY_ID, self.handle_view_message)
+        table.register(RequestCode.QUERY_CONSUME_QUEUE, self.handle_query_consume_queue)
+
+    async def handle_query_message(self, connection: Connection, command: Command) -> Command:
+        header = QueryMessageRequestHeader.decode(command.fields)
+        limit = UNIQUE_KEY_MAX if header.is_unique_key else header.max_num
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            None,
+            partial(
+                self._find, header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp
+            ),
+        )
+        fields = QueryMessageResponseHeader(
+            index_last_update_timestamp=self._store.dispatcher.last_timestamp,
+            index_last_update_phyoffset=max(self._store.index.end_phy, 0),
+        ).encode()
+        if not found:
+            remark = f"no message of topic {header.topic[:80]} has the key {header.key[:80]} in that time"
+            return command.answer(ResponseCode.QUERY_NOT_FOUND, remark, fields)
+        return command.answer(fields=fields, body=found)
+
+    def _find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> bytes:
+        """In a thread: the records of the messages found."""
+        records: list[bytes] = []
+        size = 0
+        for message in self._store.reader.query(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
+            record = record_of(self._store, message)
+            if record is not None:
+                size += len(record.data)
+                if records and size > ANSWER_BYTES_MAX:
+                    break
+                records.append(record.data)
+        return b"".join(records)
+
+    def handle_view_message(self, connection: Connection, command: Command) -> Command:
+        header = ViewMessageRequestHeader.decode(command.fields)
+        record = record_at(self._store, header.offset)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no message at log position {header.offset}",
+                "it may have expired, or the id is of another broker",
+            )
+        return command.answer(body=record.data)
+
+    def handle_query_consume_queue(self, connection: Connection, command: Command) -> Command:
+        header = QueryConsumeQueueRequestHeader.decode(command.fields)
+        queue = self._store.queues.get(header.topic, header.queue_id)
+        if queue is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue {header.queue_id} of topic {header.topic[:80]!r} does not exist",
+            )
+        low, high = queue.min_offset, queue.max_offset
+        count = min(max(header.count, 0), ENTRIES_MAX)
+        entries = self._store.reader.entries(header.topic, header.queue_id, max(header.index, low), count)
+        group = self._consumers.group(header.consumer_group or "")
+        body = QueryConsumeQueueResponseBody(
+            entries=tuple(self._shown(entry) for entry in entries),
+            min_queue_index=low,
+            max_queue_index=high,
+            subscription=None if group is None else group.subscription(header.topic),
+        )
+        return command.answer(body=body.encode())
+
+    def _shown(self, entry: Entry) -> ConsumeQueueData:
+        """One entry as an operator sees it: what the queue holds, and whose message that is."""
+        record = record_at(self._store, entry.position)
+        return ConsumeQueueData(
+            entry.position,
+            entry.size,
+            entry.tags_code,
+            msg=None if record is None else record.message.properties.get(PropertyName.UNIQ_KEY),
+        )

@@ -1,0 +1,60 @@
+"""What handlers share: reading request bodies, making large answers, waiting until a change is in its file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from penstock.broker.saving import TableSaver
+from penstock.errors import CodecError, RequestError
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+
+T = TypeVar("T")
+# Unknown members of a topic or a group are kept for newer versions, but not without end.
+EXTRA_SIZE_MAX = 4_096
+# Entries of a table over which its JSON is made in a thread, so that it does not hold up the loop.
+ASIDE_FROM = 500
+
+
+def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
+    """The body of a request. Raises RequestError 1, as RocketMQ answers a body that it cannot read."""
+    try:
+        return decode(command.body)
+    except CodecError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, error.message, error.hint) from error
+
+
+def answer_table(command: Command, size: int, encode: Callable[[], bytes]) -> Command | Awaitable[Command]:
+    """The answer with a whole table; `encode` must work on what nobody changes any more."""
+    return command.answer(body=encode()) if size < ASIDE_FROM else _answer_aside(command, encode)
+
+
+async def _answer_aside(command: Command, encode: Callable[[], bytes]) -> Command:
+    return command.answer(body=await asyncio.to_thread(encode))
+
+
+class _Saved(Protocol):
+    saver: TableSaver
+
+
+async def saved(table: _Saved, command: Command) -> Command:
+    """The answer to a change: success once it is in the file.
+
+    The change holds in any case and is saved as soon as that works; but who asked must know that it could be
+    forgotten.
+    """
+    if await table.saver.save():
+        return command.answer()
+    raise RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"the change holds, but could not be saved: {table.saver.failure}",
+        "it is tried again; look at the disk of the broker",
+    )
+
+
+def check_extra(name: str, extra: object) -> None:
+    """Refuse a topic or group that brings more unknown members than any version has."""
+    if len(repr(extra)) > EXTRA_SIZE_MAX:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name[:80]!r} has too many unknown members")

@@ -1,0 +1,134 @@
+"""Calls from the broker to its clients, for operators that cannot reach them themselves (307, 309).
+
+Rules: the client's answer goes back as it came, code and all. A client that is not there is 1, one that does
+not answer in time is 207. Only so many calls are under way at once, because each waits for somebody else.
+Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.channels import ClientChannel
+from penstock.broker.consumers import Consumers
+from penstock.broker.flow_control import BusyError
+from penstock.broker.groups import Groups
+from penstock.broker.options import BrokerOptions
+from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.topics import Topics
+from penstock.errors import CallTimeoutError, CodecError, RemotingError, RequestError
+from penstock.message import parse_message_id
+from penstock.protocol.codes import V3_1_8, RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from penstock.remoting import Connection, ProcessorTable
+from penstock.store import MessageStore
+
+
+class ClientCalls:
+    """What the broker asks of clients."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self.options = options
+        self._under_way = 0
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = options
+
+    async def call(self, channel: ClientChannel, command: Command, timeout_ms: int | None = None) -> Command:
+        """Ask a client and wait; its answer, whatever code that has. Raises RequestError 2, 207 or 1."""
+        if self._under_way >= self.options.relays_max:
+            raise BusyError(f"{self._under_way} calls to clients are under way, which is the limit", 1_000)
+        timeout_ms = self.options.relay_timeout_ms if timeout_ms is None else timeout_ms
+        command.language = "JAVA"
+        self._under_way += 1
+        try:
+            return await channel.connection.call(command, timeout_ms)
+        except CallTimeoutError as error:
+            raise RequestError(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                f"client {channel.client_id} did not answer within {timeout_ms} ms",
+            ) from error
+        except RemotingError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"client {channel.client_id} cannot be reached: {error}"
+            ) from error
+        finally:
+            self._under_way -= 1
+
+
+class RelayProcessor:
+    """Codes 307 and 309."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        calls: ClientCalls,
+        consumers: Consumers,
+        topics: Topics,
+        groups: Groups,
+        store: MessageStore,
+    ) -> None:
+        self._broker_name = options.broker_name
+        self._calls = calls
+        self._consumers = consumers
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self.handle_running_info)
+        table.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.handle_consume_directly)
+
+    async def handle_running_info(self, connection: Connection, command: Command) -> Command:
+        header = GetConsumerRunningInfoRequestHeader.decode(command.fields)
+        channel = self._channel(header.consumer_group, header.client_id)
+        return await self._relay(channel, command, dict(command.fields), command.body)
+
+    async def handle_consume_directly(self, connection: Connection, command: Command) -> Command:
+        header = ConsumeMessageDirectlyResultRequestHeader.decode(command.fields)
+        channel = self._channel(header.consumer_group, header.client_id or "")
+        record = self._record(header.msg_id or "")
+        fields = {**command.fields, "brokerName": self._broker_name}
+        topic = self._topics.get(record.message.topic)
+        group = self._groups.find(header.consumer_group)
+        if topic is not None:
+            fields["topicSysFlag"] = str(topic.sys_flag)
+        if group is not None:
+            fields["groupSysFlag"] = str(group.sys_flag)
+        return await self._relay(channel, command, fields, record.data)
+
+    def _channel(self, group: str, client_id: str) -> ClientChannel:
+        channel = self._consumers.member(group, client_id)
+        if channel is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"consumer {client_id[:80]!r} of group {group[:80]!r} is not online",
+            )
+        if channel.version < V3_1_8:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"consumer {client_id} is of version {channel.version} and does not know this request",
+                "upgrade the client",
+            )
+        return channel
+
+    def _record(self, message_id: str) -> StoredRecord:
+        try:
+            _, position = parse_message_id(message_id)
+        except CodecError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, error.message, "use an offset message id"
+            ) from error
+        record = record_at(self._store, position)
+        if record is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no message {message_id} here")
+        return record
+
+    async def _relay(
+        self, channel: ClientChannel, command: Command, fields: dict[str, str], body: bytes | bytearray
+    ) -> Command:
+        answer = await self._calls.call(channel, Command(command.code, fields, body))
+        return command.answer(answer.code, answer.remark, answer.fields, answer.body)

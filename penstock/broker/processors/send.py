@@ -1,0 +1,305 @@
+"""Sends: one message (10, 310) or a batch (310, 320).
+
+The handler checks, stores and answers; the answer comes at once or, where the message has to be on disk first,
+when it is (`writing.py`). Every answer, also a refusal, carries region and trace switch; one-way sends get
+none. A message that nobody has given a unique key gets one.
+
+Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock._hot.records import AppendRequest
+from penstock.broker import property_text as text
+from penstock.broker.flow_control import refusal_fields
+from penstock.broker.message_ids import OffsetIds, UniqueIds
+from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
+from penstock.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.broker.writing import MessageWriter, Written
+from penstock.errors import MessageTooLargeError, PenstockError, RequestError
+from penstock.metadata.topic_table import TopicConfig
+from penstock.protocol.bodies import decode_batch, encode_batch_record
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import DURABILITY_FIELD, SendMessageRequestHeader
+from penstock.remoting import Connection, ProcessorTable
+from penstock.store import Durability
+from penstock.store.results import BatchResult
+
+TOPIC_SIZE_MAX = 127
+REMARK_MAX = 2048
+_ITEM = struct.Struct(">iiiii")  # size, magic, checksum, flag, body length
+_ITEM_SIZE_MIN = 22
+# What no message of a batch may ask for; looked for in the whole batch first, because mostly none is there.
+_NOT_IN_BATCHES = (text.DELAY, text.TRANSACTION, *text.TIMERS)
+_SIGNS = tuple(f"{name}\x01".encode() for name in _NOT_IN_BATCHES)
+_DEMANDS = {"memory": Durability.MEMORY, "flushed": Durability.FLUSHED, "default": None}
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a message goes: the topic and queue to store it in, and those that the answer speaks of."""
+
+    topic: str
+    queue_id: int
+    real_queue_id: int
+
+
+class SendProcessor:
+    """Codes 10, 310 and 320."""
+
+    def __init__(
+        self,
+        rules: SendRules,
+        writer: MessageWriter,
+        unique_ids: UniqueIds,
+        offset_ids: OffsetIds,
+        *,
+        body_bytes_max: int,
+        batch_count_max: int,
+        learn: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._rules = rules
+        self._writer = writer
+        self._unique_ids = unique_ids
+        self._offset_ids = offset_ids
+        self._body_bytes_max = body_bytes_max
+        self._batch_count_max = batch_count_max
+        # Told where plain messages go, so that the compiled way can take the next ones.
+        self._learn = learn
+
+    def register(self, table: ProcessorTable) -> None:
+        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            table.register(code, self.handle_send)
+
+    def handle_send(self, connection: Connection, command: Command) -> Command | None:
+        try:
+            self._rules.check_open()
+            if command.code == RequestCode.SEND_MESSAGE:
+                header = SendMessageRequestHeader.decode_v1(command.fields)
+            else:
+                header = SendMessageRequestHeader.decode_v2(command.fields)
+            demand = self._demand(header)
+            config = self._rules.topic(header)
+            queue_id = self._rules.queue(config, header.queue_id)
+            if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+                self._send_batch(connection, command, header, config, queue_id, demand)
+            else:
+                self._send_one(connection, command, header, config, queue_id, demand)
+        except PenstockError as error:
+            return self.refuse(command, error)
+        return None
+
+    def refuse(self, command: Command, error: PenstockError) -> Command:
+        """The answer to a send that was not stored, or not known to be."""
+        fields = {**self._rules.answer_fields, **refusal_fields(error)}
+        return command.answer(error.code, str(error)[:REMARK_MAX], fields)
+
+    # -- one message -----------------------------------------------------------------------------------------
+
+    def _send_one(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageRequestHeader,
+        config: TopicConfig,
+        queue_id: int,
+        demand: Durability | None,
+    ) -> None:
+        properties = header.properties or ""
+        pairs = text.parse(properties)
+        put: dict[str, str] = {}
+        drop = text.BROKERS_OWN
+        dead = self._rules.dead_letter(header, command.version)
+        if dead is None:
+            level = self._rules.delay_level(pairs)
+            place = Place(config.name, queue_id, queue_id)
+        else:
+            level = 0
+            put[text.DELAY] = "-1"  # RocketMQ's mark on what was given up
+            place = Place(dead.name, 0, queue_id)
+        self._rules.check_kind(config, header, pairs, level)
+        self._check_size(command)
+        unique = pairs.get(text.UNIQ_KEY)
+        if not unique:
+            unique = put[text.UNIQ_KEY] = self._unique_ids.next()
+        if level:
+            put |= delayed(place, level)
+        put |= self._rules.suffix
+        stored = text.encode(text.changed(properties, pairs, drop, put))
+        request = AppendRequest(
+            self._writer.queue(place.topic, place.queue_id),
+            bytes(command.body),
+            stored,
+            header.born_timestamp,
+            connection.peer.encode(),
+            header.flag,
+            self._rules.system_flag(config, header.sys_flag),
+            header.reconsume_times,
+        )
+        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None:
+            demand = Durability.MEMORY
+
+        def done(written: Written) -> None:
+            self.answer_stored(connection, command, request, place.real_queue_id, unique, written)
+
+        self._writer.append(place.topic, (request,), demand, done)
+        if self._learn is not None and not level and dead is None:
+            self._learn(config.name, queue_id)
+
+    def _check_size(self, command: Command) -> None:
+        if len(command.body) > self._body_bytes_max:
+            raise MessageTooLargeError(
+                f"body has {len(command.body)} bytes, the limit is {self._body_bytes_max}", "send it in parts"
+            )
+
+    def answer_stored(
+        self,
+        connection: Connection,
+        command: Command,
+        request: AppendRequest,
+        queue_id: int,
+        unique: str,
+        written: Written,
+    ) -> None:
+        """Say where a message is and how safe."""
+        fields = {
+            "msgId": self._offset_ids.of(connection, request.physical_offset),
+            "queueId": str(queue_id),
+            "queueOffset": str(request.queue_offset),
+            "transactionId": unique,
+        }
+        self._answer(connection, command, fields, written)
+
+    def _answer(
+        self, connection: Connection, command: Command, fields: dict[str, str], written: Written
+    ) -> None:
+        if written.error is not None:
+            connection.answer(command, self.refuse(command, written.error))
+            return
+        fields |= self._rules.answer_fields
+        if DURABILITY_FIELD in command.fields:
+            fields[DURABILITY_FIELD] = written.durability.name.lower()
+        connection.answer(command, command.answer(written.code, written.remark, fields))
+
+    def _demand(self, header: SendMessageRequestHeader) -> Durability | None:
+        """What our own clients may ask for; None is the broker's own setting."""
+        if header.durability is None:
+            return None
+        try:
+            return _DEMANDS[header.durability]
+        except KeyError:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"durability {header.durability[:40]!r} cannot be had from this broker",
+                "ask for memory or flushed",
+            ) from None
+
+    # -- batches ---------------------------------------------------------------------------------------------
+
+    def _send_batch(
+        self,
+        connection: Connection,
+        command: Command,
+        header: SendMessageRequestHeader,
+        config: TopicConfig,
+        queue_id: int,
+        demand: Durability | None,
+    ) -> None:
+        self._check_batch(header, config, command.body)
+        pairs = text.parse(header.properties or "")
+        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None:
+            demand = Durability.MEMORY
+
+        def done(result: BatchResult, written: Written) -> None:
+            prefix = self._offset_ids.prefix(connection)
+            fields = {
+                "msgId": ",".join([prefix + message_id[-16:] for message_id in result.message_ids]),
+                "queueId": str(queue_id),
+                "queueOffset": str(result.first_queue_offset),
+            }
+            if unique := pairs.get(text.UNIQ_KEY):
+                fields["transactionId"] = unique
+            self._answer(connection, command, fields, written)
+
+        self._writer.append_batch(
+            config.name,
+            queue_id,
+            _with_suffix(bytes(command.body), self._rules.suffix),
+            self._rules.system_flag(config, header.sys_flag),
+            header.born_timestamp,
+            connection.peer,
+            demand,
+            done,
+        )
+
+    def _check_batch(
+        self, header: SendMessageRequestHeader, config: TopicConfig, body: bytes | bytearray
+    ) -> None:
+        """What a batch may not be; that its lengths add up is the store's to check, before it writes."""
+        if len(config.name) > TOPIC_SIZE_MAX:
+            raise _illegal(f"topic {config.name[:80]} is too long for a batch")
+        if config.name.startswith(RETRY_PREFIX):
+            raise _illegal(f"a batch cannot be sent to the retry topic {config.name}")
+        if header.sys_flag & PREPARED_OR_MORE:
+            raise _illegal("a batch cannot be transactional")
+        if len(body) > self._body_bytes_max:
+            raise MessageTooLargeError(
+                f"batch has {len(body)} bytes, the limit is {self._body_bytes_max}", "send smaller batches"
+            )
+        is_suspect = any(sign in body for sign in _SIGNS)
+        if is_suspect or len(body) // _ITEM_SIZE_MIN > self._batch_count_max:
+            count = _walk_batch(body, _refuse_kind if is_suspect else None)
+            if count > self._batch_count_max:
+                raise _illegal(f"a batch of {count} messages; the limit is {self._batch_count_max}")
+
+
+def delayed(place: Place, level: int) -> dict[str, str]:
+    """Send a message to the schedule topic instead, with what is needed to bring it back."""
+    real = {
+        text.DELAY: str(level),
+        text.REAL_TOPIC: place.topic,
+        text.REAL_QUEUE_ID: str(place.queue_id),
+    }
+    place.topic, place.queue_id = SCHEDULE_TOPIC, level - 1
+    return real
+
+
+def _illegal(message: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, message, "send the messages one by one")
+
+
+def _refuse_kind(properties: bytes) -> None:
+    pairs = text.parse(text.decode(properties))
+    for name in _NOT_IN_BATCHES:
+        value = pairs.get(name)
+        if value is not None and value.lower() not in ("0", "false"):
+            raise _illegal(f"a message of the batch has {name}, which a batch cannot have")
+
+
+def _with_suffix(batch: bytes, suffix: dict[str, str]) -> bytes:
+    """The batch with what the broker adds to every message of it; CodecError if its lengths lie."""
+    items: list[bytes] = []
+    for record in decode_batch(batch):
+        found = text.decode(record.properties)
+        stored = text.changed(found, text.parse(found), text.BROKERS_OWN, suffix)
+        items.append(encode_batch_record(record.body, text.encode(stored), record.flag))
+    return b"".join(items)
+
+
+def _walk_batch(body: bytes | bytearray, look: Callable[[bytes], None] | None) -> int:
+    """How many messages a batch has; stops where its lengths stop making sense, which the store will refuse."""
+    at = count = 0
+    while len(body) - at >= _ITEM_SIZE_MIN:
+        size, _, _, _, body_size = _ITEM.unpack_from(body, at)
+        if size < _ITEM_SIZE_MIN or size > len(body) - at or not 0 <= body_size <= size - _ITEM_SIZE_MIN:
+            break
+        if look is not None:
+            look(bytes(body[at + _ITEM_SIZE_MIN + body_size : at + size]))
+        count += 1
+        at += size
+    return count

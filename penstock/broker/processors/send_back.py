@@ -1,0 +1,145 @@
+"""A consumer gives a message back (36): it comes again later, or goes to the dead letters.
+
+    tries left      %RETRY%<group>, any of its queues, after delay level 3 + tries (or the level asked for)
+    none left       %DLQ%<group>, queue 0, at once; also if the level asked for is negative
+
+The copy keeps body, born time and host, flag and properties; it gets one more try counted, the first topic
+(RETRY_TOPIC) and the first id (ORIGIN_MESSAGE_ID). Answered when the copy is as safe as any other message: the
+consumer moves on after it. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock._hot.records import AppendRequest
+from penstock.broker import property_text as text
+from penstock.broker.flow_control import refusal_fields
+from penstock.broker.groups import GroupConfig, Groups
+from penstock.broker.options import BrokerOptions
+from penstock.broker.processors.send import REMARK_MAX, Place, delayed
+from penstock.broker.statistics import Statistics
+from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.topics import Topics, dead_letter_topic, retry_topic
+from penstock.broker.writing import MessageWriter, Written
+from penstock.errors import PenstockError, RequestError
+from penstock.metadata.topic_table import Permission
+from penstock.protocol.codes import V3_4_9, RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
+from penstock.remoting import Connection, ProcessorTable
+from penstock.runtime import Entropy
+from penstock.store import MessageStore
+
+_LOG = logging.getLogger("penstock.broker")
+FIRST_RETRY_LEVEL = 3
+_BORN_AND_COMPRESSION = ~0x30
+
+
+class SendBackProcessor:
+    """Code 36."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: Topics,
+        groups: Groups,
+        statistics: Statistics,
+        entropy: Entropy,
+    ) -> None:
+        self.options = options
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._statistics = statistics
+        self._entropy = entropy
+        self._levels = len(store.options.delays_ms)
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = options
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.handle_send_back)
+
+    def handle_send_back(self, connection: Connection, command: Command) -> Command | None:
+        header = ConsumerSendMsgBackRequestHeader.decode(command.fields)
+        group = self._groups.require(header.group)
+        if not self.options.permission & Permission.WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"broker {self.options.broker_name} accepts no messages"
+            )
+        if group.retry_queue_nums <= 0:
+            return command.answer()  # the group wants no retries
+        config = self._topics.ensure(
+            retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
+        )
+        if not config.perm & Permission.WRITE:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} accepts no messages")
+        record = record_at(self._store, header.offset)
+        if record is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no message at log position {header.offset}",
+                "it may have expired; commit and go on",
+            )
+        try:
+            self._store_copy(connection, command, header, group, record)
+        except PenstockError as error:
+            return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
+        return None
+
+    def _store_copy(
+        self,
+        connection: Connection,
+        command: Command,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: GroupConfig,
+        record: StoredRecord,
+    ) -> None:
+        message = record.message
+        most = group.retry_max_times
+        if command.version >= V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        is_dead = message.reconsume_times >= most or header.delay_level < 0
+        put = {
+            text.RETRY_TOPIC: message.properties.get(text.RETRY_TOPIC) or message.topic,
+            text.ORIGIN_MESSAGE_ID: message.properties.get(text.ORIGIN_MESSAGE_ID) or message.message_id,
+        }
+        if is_dead:
+            config = self._topics.ensure(dead_letter_topic(group.name), 1)
+            place = Place(config.name, 0, 0)
+            put[text.DELAY] = "0"
+        else:
+            place = Place(retry_topic(group.name), self._entropy.below(group.retry_queue_nums), 0)
+            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            put |= delayed(place, min(level, self._levels))
+        properties = text.decode(record.properties)
+        pairs = dict(message.properties)
+        request = AppendRequest(
+            self._writer.queue(place.topic, place.queue_id),
+            message.body,
+            text.encode(text.changed(properties, pairs, (text.WAIT, text.SEAL), put)),
+            message.born_timestamp,
+            message.born_host.encode(),
+            message.flag,
+            message.sys_flag & _BORN_AND_COMPRESSION,
+            message.reconsume_times + 1,
+        )
+
+        def done(written: Written) -> None:
+            if written.error is None:
+                self._statistics.sent_back(group.name, put[text.RETRY_TOPIC], is_dead=is_dead)
+                if is_dead:
+                    _LOG.info("message %s is a dead letter of group %s", message.message_id, group.name)
+                connection.answer(command, command.answer())
+            else:
+                remark = str(written.error)[:REMARK_MAX]
+                connection.answer(
+                    command, command.answer(written.code, remark, refusal_fields(written.error))
+                )
+
+        self._writer.append(place.topic, (request,), None, done)

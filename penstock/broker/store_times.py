@@ -1,0 +1,53 @@
+"""When messages were stored, by queue offset, and whether they are likely still in memory.
+
+Reads a few bytes of a record through the store's maps, without copying it. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+from penstock.store.message_store import MessageStore
+
+NO_TIME = -1
+_ASSUMED_MEMORY = 4 << 30
+
+
+def stored_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:
+    """Store time of the message at a queue offset, -1 if there is none."""
+    views = store.reader.slices(topic, queue_id, offset, 1)
+    if not views:
+        return NO_TIME
+    with views[0] as record:
+        if len(record) < 91:
+            return NO_TIME
+        at = 68 if record[39] & 0x10 else 56  # behind the born host, which an IPv6 address makes longer
+        return int.from_bytes(record[at : at + 8], "big", signed=True)
+
+
+def earliest_at(store: MessageStore, topic: str, queue_id: int) -> int:
+    """Store time of the oldest message of a queue, -1 if it has none."""
+    return stored_at(store, topic, queue_id, store.min_offset(topic, queue_id))
+
+
+def newest_at(store: MessageStore, topic: str, queue_id: int) -> int:
+    """Store time of the newest message of a queue, -1 if it has none."""
+    return stored_at(store, topic, queue_id, store.max_offset(topic, queue_id) - 1)
+
+
+def memory_window(percent: int) -> int:
+    """Bytes at the end of the log that the machine's memory is taken to hold."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        memory = _ASSUMED_MEMORY
+    return memory * percent // 100
+
+
+def is_in_memory(store: MessageStore, topic: str, queue_id: int, offset: int, window: int) -> bool:
+    """Whether the message at a queue offset is there, and near enough to the end of the log."""
+    queue = store.queues.get(topic, queue_id)
+    if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        return False
+    entry = queue.entry(offset)
+    return entry is not None and store.log.max_offset - entry.position <= window

@@ -1,0 +1,325 @@
+"""The broker's topics: found by name on every request, created on demand, kept in `config/topics.json`.
+
+Rules: a name is checked before it becomes a topic (A6). What a send may create is limited in queues, in rate
+and in number (A14); operators and the broker itself are not. Every change moves the data version on, is
+announced to `on_change` with the topic's config (None if it was deleted) and is saved. Reserved topics are
+told apart here: `is_system` may not be created, changed or deleted by a request, `is_sendable` may be sent to
+(A7). Owned by the event loop; it never waits and never touches messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from penstock.broker.creation import CreationLimit
+from penstock.broker.options import BrokerOptions
+from penstock.broker.saving import TableSaver
+from penstock.errors import RequestError
+from penstock.metadata.config_files import ConfigFile, DataVersion
+from penstock.metadata.topic_table import Permission, TopicConfig, TopicTable
+from penstock.protocol.codes import ResponseCode
+from penstock.runtime import Runtime
+from penstock.store.layout import TOPIC_SIZE_MAX, is_topic
+
+_LOG = logging.getLogger("penstock.broker")
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+MODEL_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_DONE_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_PREFIX = "rmq_sys_TRACE_DATA_"
+WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_TOPICS = frozenset(
+    (
+        MODEL_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        HALF_DONE_TOPIC,
+        CHECK_MAX_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    )
+)
+# Nothing that a client sends may land in these; the broker itself writes some of them.
+_CLOSED_TOPICS = frozenset(
+    (
+        MODEL_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_DONE_TOPIC,
+        CHECK_MAX_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    )
+)
+_READ_WRITE = Permission.READ | Permission.WRITE
+_ALL = _READ_WRITE | Permission.INHERIT
+UNIT_FLAG = 1
+UNIT_SUBSCRIPTION_FLAG = 2
+ChangeListener = Callable[[TopicConfig | None], None]
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of a group wait to be tried again."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages of a group end that no try could consume."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def validate_topic(name: str) -> None:
+    """Refuse a name that no topic may have."""
+    if not is_topic(name):
+        shown = "an empty name" if not name.strip() else f"{name[:80]!r}"
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{shown} is no topic name",
+            f"use 1 to {TOPIC_SIZE_MAX} letters, digits and the characters % | _ -",
+        )
+
+
+class Topics:
+    """See the module's text. `load` first; `start` and `stop` run the saving."""
+
+    def __init__(
+        self, options: BrokerOptions, runtime: Runtime, config: Path, limit: CreationLimit | None = None
+    ) -> None:
+        self._options = options
+        self._clock = runtime.clock
+        self._limit = limit or CreationLimit(runtime.clock, options.create_per_second, options.create_burst)
+        self._table = TopicTable()
+        self._topics = self._table.topics
+        self.on_change: list[ChangeListener] = []
+        # Told of the name of a topic that is gone.
+        self.on_delete: list[Callable[[str], None]] = []
+        self.saver = TableSaver(
+            ConfigFile(runtime.disk, config / TopicTable.FILE_NAME), self._snapshot, runtime.clock
+        )
+
+    # -- lifecycle -------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file and add what every broker has. Raises CodecError if there is a file but none readable."""
+        loaded = self.saver.file.load(TopicTable.from_json)
+        if loaded is not None:
+            self._table = loaded.value
+            self._topics = self._table.topics
+            if loaded.is_backup:
+                _LOG.warning("topics come from %s: %s", loaded.path.name, loaded.main_problem)
+                self.saver.changed()
+        for config in self._built_in():
+            if config.name not in self._topics:
+                self._put(config)
+        self._set_model()
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options; the model topic follows them."""
+        self._options = options
+        self._set_model()
+
+    def start(self) -> None:
+        self.saver.start()
+
+    async def stop(self) -> None:
+        await self.saver.stop()
+
+    async def save(self) -> bool:
+        """Wait until every change so far is in the file; False if that failed."""
+        return await self.saver.save()
+
+    def _snapshot(self) -> TopicTable:
+        table = self._table
+        return TopicTable(table.data_version, dict(table.topics), table.extra)
+
+    def _built_in(self) -> list[TopicConfig]:
+        cluster, broker = self._options.cluster_name, self._options.broker_name
+        found = [
+            _topic(SELF_TEST_TOPIC, 1),
+            _topic(BENCHMARK_TOPIC, 1024),
+            _topic(cluster, 16, _ALL),
+            _topic(broker, 1, _ALL),
+            _topic(OFFSET_MOVED_TOPIC, 1),
+            _topic(SCHEDULE_TOPIC, 18),
+            _topic(self.reply_topic, 1),
+            _topic(f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
+            _topic(f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, Permission.INHERIT),
+            _topic(HALF_TOPIC, 1),
+            _topic(HALF_DONE_TOPIC, 1),
+            _topic(WHEEL_TIMER_TOPIC, 1),
+        ]
+        if self._options.trace_topic_enabled:
+            found.append(_topic(self._options.trace_topic, 1))
+        return found
+
+    def _set_model(self) -> None:
+        """TBW102 is made anew from the options at each start: they say whether it is a model, and how large."""
+        options = self._options
+        if not options.auto_create_topics:
+            if MODEL_TOPIC in self._topics:
+                self.delete(MODEL_TOPIC)
+            return
+        queues = min(options.default_topic_queues, options.auto_topic_queues_max)
+        model = _topic(MODEL_TOPIC, queues, _ALL)
+        if self._topics.get(MODEL_TOPIC) != model:
+            self._put(model)
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    @property
+    def reply_topic(self) -> str:
+        """Where replies to requests are sent."""
+        return f"{self._options.cluster_name}_REPLY_TOPIC"
+
+    @property
+    def data_version(self) -> DataVersion:
+        return self._table.data_version
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> Mapping[str, TopicConfig]:
+        """Every topic by name; a view that follows changes."""
+        return MappingProxyType(self._topics)
+
+    def is_system(self, name: str) -> bool:
+        """Whether the name is reserved: no request creates, changes or deletes such a topic."""
+        return (
+            name in SYSTEM_TOPICS
+            or name.startswith(SYSTEM_PREFIX)
+            or name in (self._options.cluster_name, self._options.broker_name, self.reply_topic)
+        )
+
+    def is_sendable(self, name: str) -> bool:
+        """Whether a client may send to a topic of this name (A7)."""
+        if name in _CLOSED_TOPICS or name.startswith(DEAD_LETTER_PREFIX):
+            return False
+        if name.startswith(("RMQ_SYS_", SYSTEM_PREFIX)):
+            return name in (TRACE_TOPIC, self._options.trace_topic) or name.startswith(TRACE_PREFIX)
+        return True
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def create_for_send(
+        self, name: str, template: str, queue_nums: int, *, unit_mode: bool = False
+    ) -> TopicConfig:
+        """The topic; if there is none, one made on the model of `template`. Raises RequestError 17 if not."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        validate_topic(name)
+        model = self._model_for(name, template)
+        self._check_room(name)
+        queues = max(0, min(queue_nums, model.write_queue_nums, self._options.auto_topic_queues_max))
+        made = TopicConfig(
+            name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=model.perm & ~Permission.INHERIT,
+            filter_type=model.filter_type,
+            sys_flag=UNIT_FLAG if unit_mode else 0,
+        )
+        _LOG.info("topic %s is created by a send, %d queues", name, queues)
+        self._put(made)
+        return made
+
+    def _model_for(self, name: str, template: str) -> TopicConfig:
+        if not self._options.auto_create_topics:
+            raise _no_topic(name, "create it first: this broker creates no topics by itself")
+        if not self.is_sendable(name):
+            raise _no_topic(name, "it is reserved; use another name")
+        model = self._topics.get(template)
+        if model is None:
+            raise _no_topic(name, f"create it first: there is no model topic {template[:80]!r} either")
+        if not model.perm & Permission.INHERIT:
+            raise _no_topic(name, f"create it first: {template} may not be taken as a model")
+        return model
+
+    def _check_room(self, name: str) -> None:
+        most = self._options.auto_topics_max
+        if len(self._topics) >= most:
+            raise _no_topic(name, f"the broker has {most} topics and creates no more by itself")
+        if not self._limit.take():
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"topic {name} is not created: too many topics are being created",
+                f"try again; {self._options.create_per_second} per second are created by sends",
+            )
+
+    def ensure(
+        self, name: str, queues: int, perm: int = int(_READ_WRITE), *, unit_mode: bool = False
+    ) -> TopicConfig:
+        """The topic; made as asked if there is none. For retry, dead-letter and internal topics."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        validate_topic(name)
+        flag = UNIT_SUBSCRIPTION_FLAG if unit_mode else 0
+        made = replace(_topic(name, queues, Permission(perm)), sys_flag=flag)
+        _LOG.info("topic %s is created, %d queues", name, queues)
+        self._put(made)
+        return made
+
+    def adopt(self, queue_counts: Mapping[str, int]) -> None:
+        """Topics that the store has queues of but no config names get one, so that nothing stored is hidden.
+
+        A crash between a first message and the saving of its topic leaves such a topic behind.
+        """
+        for name, count in queue_counts.items():
+            if name not in self._topics and is_topic(name):
+                _LOG.warning("topic %s has %d queues in the store and no config; it gets one", name, count)
+                self._put(_topic(name, count))
+
+    def update(self, config: TopicConfig) -> None:
+        """Create or replace, as an operator asked. The caller has checked that it may."""
+        validate_topic(config.name)
+        most = self._options.topic_queues_max
+        if max(config.read_queue_nums, config.write_queue_nums) > most:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"topic {config.name} would have more than {most} queues"
+            )
+        if self._topics.get(config.name) != config:
+            self._put(config)
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic; whether there was one."""
+        if self._topics.pop(name, None) is None:
+            return False
+        _LOG.info("topic %s is deleted", name)
+        self._moved_on(None)
+        for listener in self.on_delete:
+            listener(name)
+        return True
+
+    def _put(self, config: TopicConfig) -> None:
+        self._topics[config.name] = config
+        self._moved_on(config)
+
+    def _moved_on(self, config: TopicConfig | None) -> None:
+        self._table.data_version = self._table.data_version.next(self._clock.now_ms())
+        self.saver.changed()
+        for listener in self.on_change:
+            listener(config)
+
+
+def _topic(name: str, queues: int, perm: Permission = _READ_WRITE) -> TopicConfig:
+    return TopicConfig(name, queues, queues, perm)
+
+
+def _no_topic(name: str, hint: str) -> RequestError:
+    return RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:80]!r} does not exist", hint)

@@ -1,0 +1,112 @@
+"""How the commands speak: tables and text for people, JSON for programs.
+
+Rule: standard output carries the outcome, standard error carries progress (only on a terminal) and complaints.
+Text goes into rich as `Text`, never as markup, after `escaping.printable`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.escaping import printable
+
+WIDE = 110
+Update = Callable[[int, int], None]
+
+
+class OutputConsole(Console):
+    """Standard output. A closed pipe is told like any other, so that one place decides what it means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def output() -> Console:
+    return OutputConsole(highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """ASCII only, so that no terminal acts on what a message contains."""
+    click.echo(json.dumps(value, indent=indent, default=str))
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Update]:
+    """A bar on standard error for work that is told as (bytes done, bytes in all); nothing off a terminal."""
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def counting(title: str) -> Iterator[Callable[[int], None]]:
+    """A count and its rate on standard error, for work whose end is not known; nothing off a terminal."""
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    columns = (
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed:,.0f}"),
+        TextColumn("{task.speed:,.0f}/s"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done: bar.update(task, completed=done)
+
+
+# -- values ------------------------------------------------------------------------------------------------------
+
+
+def size_text(count: int) -> str:
+    """Bytes in binary units."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.4g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """A number of things: `1 file`, `2,000 entries`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else several}"
+
+
+def rate_text(count: int, duration_ms: int) -> str:
+    """Megabytes (10^6) per second."""
+    return f"{count / max(duration_ms, 1) / 1000:,.1f} MB/s"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A store time as ISO 8601 in UTC with milliseconds; a number no calendar has stays a number."""
+    if timestamp_ms <= 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table without frames; `right` names the columns of numbers."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def name_text(name: str) -> Text:
+    """The name of a topic, group or client in one line; RocketMQ allows 255 characters."""
+    return Text(printable(name), no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,171 @@
+"""`penstock consume TOPIC`: messages as they come, or all that are there.
+
+With a group the command is a member like any other: queues are divided among the members, offsets are stored
+after messages were printed, and the next run goes on from there. Without one it only looks: it reads every
+queue, stores nothing and disturbs nobody.
+
+On a terminal messages are rows; in a pipe each one is its body and a newline; --json prints a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.clients import administering, client_options, echo_json
+from penstock.cli.option_types import NumberType, PlaceType
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.consumer import Consumer
+    from penstock.client.received import ReceivedMessage
+    from penstock.protocol.bodies import MessageQueue
+
+# RocketMQ's own tools read under this name; brokers keep no offsets for it.
+LOOKING_GROUP = "TOOLS_CONSUMER"
+AT_ONCE = 256
+POLL_S = 0.5
+JOIN_TIMEOUT_S = 30.0
+COUNT_MAX = (1 << 63) - 1
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--group", metavar="G", help="Consume as a member of this group; without it only look, storing no offsets."
+)
+@click.option(
+    "--from",
+    "place",
+    type=PlaceType(),
+    help="Begin there; without it where the group is, or at the first message.",
+)
+@click.option("--max", "limit", type=NumberType(1, COUNT_MAX), help="End after so many messages.")
+@click.option("--follow", is_flag=True, help="Wait for new messages instead of ending at the last one.")
+@click.option(
+    "--tag", "expression", metavar="TAGS", default="*", help="Only these tags, as in 'a || b'; * is all."
+)
+@client_options
+def consume(
+    topic: str,
+    group: str | None,
+    place: str | int | None,
+    limit: int | None,
+    follow: bool,
+    expression: str,
+    nameserver: str,
+    timeout_ms: int,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC.
+
+    Ends at the last message, after --max messages, or with --follow on Ctrl-C.
+    """
+    from penstock.client.consumer import Consumer
+
+    show = _output(as_json)
+    with administering(nameserver, timeout_ms) as admin:
+        queues = admin.queues(topic)
+        consumer = Consumer(
+            nameserver,
+            group or LOOKING_GROUP,
+            call_timeout_ms=timeout_ms,
+            start_from=place if place is not None else "first",
+            auto_commit=group is not None,
+        )
+        with consumer, _sigterm_interrupts():
+            mine = _join(consumer, topic, expression, queues, alone=group is None)
+            if place is not None or group is None:
+                _seek(consumer, mine, place or "first")
+            ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}
+            try:
+                for messages in _polls(consumer, ends, limit, follow=follow):
+                    show(messages)
+            finally:
+                if group is not None and sys.exc_info()[0] in (None, KeyboardInterrupt):
+                    consumer.commit()
+
+
+def _join(
+    consumer: Consumer, topic: str, expression: str, queues: Sequence[MessageQueue], *, alone: bool
+) -> Sequence[MessageQueue]:
+    """The queues that are ours to read."""
+    consumer.subscribe(topic, expression)
+    if alone:
+        consumer.assign(queues)
+        return queues
+    return [queue for queue in consumer.wait_assigned(JOIN_TIMEOUT_S) if queue.topic == topic]
+
+
+def _seek(consumer: Consumer, queues: Sequence[MessageQueue], place: str | int) -> None:
+    for queue in queues:
+        if place == "first":
+            consumer.seek_to_first(queue)
+        elif place == "last":
+            consumer.seek_to_last(queue)
+        else:
+            consumer.seek_to_time(queue, int(place))
+
+
+def _polls(
+    consumer: Consumer, ends: dict[MessageQueue, int], limit: int | None, *, follow: bool
+) -> Iterator[list[ReceivedMessage]]:
+    """Lots of messages until there are enough or, unless it follows, the ends are reached that there were."""
+    left = limit if limit is not None else COUNT_MAX
+    while left > 0:
+        if not follow and all(consumer.position(queue) >= end for queue, end in ends.items()):
+            return
+        messages = consumer.poll(min(AT_ONCE, left), POLL_S)
+        if messages:
+            left -= len(messages)
+            yield messages
+
+
+def _output(as_json: bool) -> Callable[[list[ReceivedMessage]], None]:
+    """How a lot of messages is printed."""
+    from penstock.cli.received import received_json, unpacked
+
+    def show_json(messages: list[ReceivedMessage]) -> None:
+        for item in messages:
+            echo_json(received_json(item), lines=True)
+
+    def write_bodies(messages: list[ReceivedMessage]) -> None:
+        sys.stdout.buffer.writelines(unpacked(item).body + b"\n" for item in messages)
+        sys.stdout.buffer.flush()
+
+    if as_json:
+        return show_json
+    if not sys.stdout.isatty():
+        return write_bodies
+    from penstock.cli.console import output
+    from penstock.cli.messages import MessageTable
+
+    table = MessageTable(output())
+
+    def show_rows(messages: list[ReceivedMessage]) -> None:
+        table.add(map(unpacked, messages))
+
+    return show_rows
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM leave the group in order, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,181 @@
+"""`penstock group list | describe | reset`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.clients import administering, client_options, confirm, echo_json
+from penstock.cli.option_types import PlaceType
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.admin_results import GroupDescription
+
+
+@click.group()
+def group() -> None:
+    """List, describe and reset consumer groups."""
+
+
+@group.command("list")
+@click.option("--internal", is_flag=True, help="Also the groups that the system made for itself.")
+@click.option("--details", is_flag=True, help="Members and lag of each; asks every broker for every group.")
+@client_options
+def list_groups(internal: bool, details: bool, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+    """List the consumer groups."""
+    with administering(nameserver, timeout_ms) as admin:
+        names = admin.list_groups(internal=internal)
+        found = [admin.describe_group(name) for name in names] if details else []
+    if as_json:
+        echo_json([group_json(item) for item in found] if details else names)
+    elif details:
+        _show_list(found)
+    else:
+        from penstock.cli.escaping import printable
+
+        for name in names:
+            click.echo(printable(name))
+        if not names:
+            click.echo("no groups; a group is made by its first consumer", err=True)
+
+
+def _show_list(found: list[GroupDescription]) -> None:
+    from penstock.cli.console import name_text, output, plain_table
+
+    numbers = ("Members", "Lag", "Out/s")
+    table = plain_table("Group", *numbers, "Model", right=numbers)
+    for item in found:
+        figures = (f"{len(item.members)}", f"{item.lag:,}", f"{item.consume_tps:,.1f}")
+        table.add_row(name_text(item.name), *figures, item.message_model.lower())
+    output().print(table)
+
+
+@group.command()
+@click.argument("name")
+@client_options
+def describe(name: str, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+    """Show the members of the group NAME and how far they are in each queue."""
+    with administering(nameserver, timeout_ms) as admin:
+        found = _describe(admin, name)
+    if as_json:
+        echo_json(group_json(found))
+        return
+    from rich.text import Text
+
+    from penstock.cli.console import name_text, output, plain_table, time_text
+    from penstock.cli.escaping import printable
+
+    console = output()
+    console.print(Text(printable(found.name), style="bold"))
+    state = ", ".join(filter(None, (found.message_model, found.consume_type, found.consume_from))).lower()
+    console.print(Text(printable(state) if found.is_online else "nobody is online"))
+    console.print(Text(f"lag {found.lag:,}, {found.consume_tps:,.1f} out/s, {found.retry_max_times} retries"))
+    for topic, expression in sorted(found.subscriptions.items()):
+        console.print(Text(printable(f"subscribes to {topic}: {expression}", 400)))
+    if found.members:
+        members = plain_table("Member", "Address", "Language", "Version")
+        for member in found.members:
+            texts = (printable(member.language), str(member.version))
+            members.add_row(name_text(member.client_id), name_text(member.address), *texts)
+        console.print()
+        console.print(members)
+    if found.progress:
+        numbers = ("Queue", "Committed", "End", "Lag")
+        table = plain_table("Topic", "Broker", *numbers, "Last consumed", right=numbers)
+        for item in found.progress:
+            place = (name_text(item.queue.topic), name_text(item.queue.broker_name), str(item.queue.queue_id))
+            offsets = (f"{item.committed:,}", f"{item.end:,}", f"{item.lag:,}")
+            table.add_row(*place, *offsets, time_text(item.last_consumed_ms))
+        console.print()
+        console.print(table)
+
+
+def _describe(admin: Admin, name: str) -> GroupDescription:
+    """A group that nobody ever heard of is an error, not an empty one."""
+    from penstock.cli.settings import nearest
+    from penstock.errors import PenstockError
+
+    known = admin.list_groups(internal=True)
+    if name not in known:
+        raise PenstockError(
+            f"there is no group {name}", nearest(name, known) or "`penstock group list` shows those there are"
+        )
+    return admin.describe_group(name)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", metavar="T", required=True, help="In this topic.")
+@click.option("--to", "place", type=PlaceType(), required=True, help="Where the group goes on.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def reset(
+    name: str, topic: str, place: str | int, yes: bool, nameserver: str, timeout_ms: int, as_json: bool
+) -> None:
+    """Move the group NAME in a topic to its first or last message or to a time.
+
+    Works while consumers are online: they go on from there. Moving back delivers messages again, moving
+    forward leaves some out.
+    """
+    with administering(nameserver, timeout_ms) as admin:
+        admin.queues(topic)
+        confirm(f"Move the group {name} in {topic} to {_place(place)}?", yes)
+        moved = admin.reset_offsets(name, topic, place)
+    if as_json:
+        echo_json(
+            [
+                {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
+                for queue, offset in sorted(moved.items())
+            ]
+        )
+        return
+    from penstock.cli.console import name_text, output, plain_table
+
+    table = plain_table("Topic", "Broker", "Queue", "Goes on at", right=("Queue", "Goes on at"))
+    for queue, offset in sorted(moved.items()):
+        row = (name_text(queue.topic), name_text(queue.broker_name), str(queue.queue_id), f"{offset:,}")
+        table.add_row(*row)
+    output().print(table)
+
+
+def _place(place: str | int) -> str:
+    from penstock.cli.console import time_text
+
+    return time_text(place) if isinstance(place, int) else f"the {place} message"
+
+
+def group_json(found: GroupDescription) -> dict[str, object]:
+    return {
+        "group": found.name,
+        "online": found.is_online,
+        "lag": found.lag,
+        "consume_tps": found.consume_tps,
+        "message_model": found.message_model,
+        "consume_type": found.consume_type,
+        "consume_from": found.consume_from,
+        "retry_max_times": found.retry_max_times,
+        "subscriptions": found.subscriptions,
+        "members": [
+            {
+                "client_id": member.client_id,
+                "address": member.address,
+                "language": member.language,
+                "version": member.version,
+            }
+            for member in found.members
+        ],
+        "queues": [
+            {
+                "topic": item.queue.topic,
+                "broker": item.queue.broker_name,
+                "queue": item.queue.queue_id,
+                "committed": item.committed,
+                "end": item.end,
+                "lag": item.lag,
+                "last_consumed_timestamp": item.last_consumed_ms,
+            }
+            for item in found.progress
+        ],
+    }

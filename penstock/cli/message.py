@@ -1,0 +1,120 @@
+"""`penstock message get`: one message by its id, or those with a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.clients import EXIT_NOT_FOUND, administering, client_options, echo_json
+from penstock.cli.option_types import NumberType
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.received import ReceivedMessage
+
+
+@click.group()
+def message() -> None:
+    """Look up single messages."""
+
+
+@message.command()
+@click.argument("message_id", metavar="[ID]", required=False)
+@click.option("--key", metavar="K", help="All messages of the topic with this key, instead of an ID.")
+@click.option("--topic", metavar="T", default="", help="Topic of the message; needed with --key.")
+@click.option(
+    "--max", "limit", type=NumberType(1, 10_000), default=32, help="With --key, at most so many (32)."
+)
+@client_options
+def get(
+    message_id: str | None,
+    key: str | None,
+    topic: str,
+    limit: int,
+    nameserver: str,
+    timeout_ms: int,
+    as_json: bool,
+) -> int:
+    """Show the message ID, or the messages with a key.
+
+    ID is what a send returned, either kind. Ends with 1 if there is no such message.
+    """
+    if (message_id is None) == (key is None):
+        raise click.UsageError("name an ID or --key, one of them", click.get_current_context())
+    if key is not None and not topic:
+        raise click.UsageError("--key needs --topic", click.get_current_context())
+    with administering(nameserver, timeout_ms) as admin:
+        if message_id is not None:
+            found = _by_id(admin, message_id, topic)
+        else:
+            found = admin.query_messages(topic, key or "", limit=limit)
+    if as_json:
+        from penstock.cli.received import received_json
+
+        for item in found:
+            echo_json(received_json(item), lines=message_id is None)
+    elif message_id is None:
+        _show_rows(found)
+    elif found:
+        _show(found[0])
+    return 0 if found else EXIT_NOT_FOUND
+
+
+def _by_id(admin: Admin, message_id: str, topic: str) -> list[ReceivedMessage]:
+    from penstock.cli.escaping import one_line
+    from penstock.errors import ClientError
+
+    try:
+        return [admin.get_message(message_id, topic)]
+    except ClientError as error:
+        if type(error) is not ClientError:  # a reason of its own: no route, closed
+            raise
+        click.echo(f"penstock: {one_line(str(error))}", err=True)
+        return []
+
+
+def _show_rows(found: list[ReceivedMessage]) -> None:
+    from penstock.cli.console import output
+    from penstock.cli.messages import MessageTable
+    from penstock.cli.received import unpacked
+
+    table = MessageTable(output())
+    if found:
+        table.add(unpacked(item) for item in found)
+    table.close()
+
+
+def _show(found: ReceivedMessage) -> None:
+    """Everything, a line for each."""
+    from rich.text import Text
+
+    from penstock.cli.console import output, time_text
+    from penstock.cli.escaping import body_text, printable
+    from penstock.cli.received import unpacked
+
+    stored = unpacked(found)
+    body, encoding = body_text(stored.body)
+    lines = [
+        ("id", found.msg_id),
+        ("offset id", found.offset_msg_id),
+        ("place", f"{stored.topic}/{stored.queue_id} @ {stored.queue_offset:,} on {stored.store_host}"),
+        (
+            "stored",
+            f"{time_text(stored.store_timestamp)}, {stored.size:,} bytes at {stored.physical_offset:,}",
+        ),
+        ("sent", f"{time_text(stored.born_timestamp)} from {stored.born_host}"),
+        ("tag", stored.tag or "-"),
+        ("keys", " ".join(found.keys) or "-"),
+        ("tries", str(stored.reconsume_times)),
+        *((f"  {name}", value) for name, value in stored.properties.items()),
+    ]
+    console = output()
+    for name, value in lines:
+        console.print(Text(printable(f"{name:<14}{value}")))
+    console.print(
+        Text(f"{'body':<14}{len(stored.body):,} bytes{', as base64' if encoding == 'base64' else ''}")
+    )
+    console.print()
+    for line in body.splitlines() or [""]:
+        console.print(Text(printable(line)))

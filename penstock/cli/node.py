@@ -1,0 +1,173 @@
+"""The roles of one process, assembled: a name server, a broker, or both, in one event loop.
+
+Rules: started in the order in which they need each other and stopped in the reverse one; a start that fails
+takes down what it had started. A broker beside a name server registers with it and is ready only when it is
+known there, so that whoever reads the ready line can send at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.broker.broker import Broker
+from penstock.broker.options import BrokerOptions
+from penstock.cli.listening import advertised_host, is_loopback, is_wildcard, require_private
+from penstock.cli.options import ProcessOptions
+from penstock.errors import PenstockError
+from penstock.nameserver.options import NameServerOptions
+from penstock.nameserver.server import NameServer
+from penstock.remoting import RemotingOptions, TlsMode, TlsOptions
+from penstock.runtime import Runtime
+from penstock.store.options import StoreOptions
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Configuration
+
+REGISTER_WAIT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """Everything that a node is made of; a role without options is not there."""
+
+    process: ProcessOptions
+    nameserver: NameServerOptions | None
+    broker: BrokerOptions | None
+    store: StoreOptions
+    remoting: RemotingOptions
+    # None: plain connections, also to name servers.
+    tls: TlsOptions | None
+
+    @staticmethod
+    def of(configuration: Configuration, roles: Sequence[str]) -> NodeOptions:
+        """What was configured, with the checks that concern the process as a whole."""
+        process = configuration.options("", ProcessOptions)
+        nameserver = configuration.options("nameserver", NameServerOptions) if "nameserver" in roles else None
+        broker = configuration.options("broker", BrokerOptions) if "broker" in roles else None
+        for section, options in (("nameserver", nameserver), ("broker", broker)):
+            if options is not None:
+                given = configuration.given(section, "host")
+                origin = given.origin if given else section
+                require_private(options.host, origin, listen_anywhere=process.listen_anywhere)
+        if broker is not None:
+            configuration.warnings += _doubts(broker, alone=nameserver is None)
+        if nameserver is not None and not nameserver.kv_config_path:
+            path = Path(process.data) / "namesrv" / "kvConfig.json"
+            nameserver = replace(nameserver, kv_config_path=str(path))
+        tls = configuration.options("tls", TlsOptions)
+        return NodeOptions(
+            process,
+            nameserver,
+            broker,
+            configuration.options("store", StoreOptions) if broker is not None else StoreOptions(),
+            configuration.options("remoting", RemotingOptions),
+            tls if tls.mode is not TlsMode.DISABLED else None,
+        )
+
+
+def _doubts(broker: BrokerOptions, *, alone: bool) -> list[str]:
+    """What is allowed but hardly meant."""
+    found = []
+    told = advertised_host(broker.advertised_address)
+    if told and is_loopback(broker.host) and not is_loopback(told):
+        found.append(
+            f"clients are told {broker.advertised_address}, but the broker listens on {broker.host} only; to let "
+            "other machines in, add --host 0.0.0.0 --listen-anywhere"
+        )
+    if alone and not broker.name_servers:
+        found.append(
+            "no name server is given, so clients cannot find this broker; add --nameserver HOST:PORT"
+        )
+    if alone and is_wildcard(broker.host) and not told:
+        found.append("no address to tell clients: the broker listens everywhere; add --advertise ADDRESS")
+    return found
+
+
+class Node:
+    """`start` and `stop` belong to one event loop and are called once each."""
+
+    def __init__(self, options: NodeOptions, runtime: Runtime | None = None) -> None:
+        self.options = options
+        self._runtime = runtime or Runtime.system()
+        self.nameserver: NameServer | None = None
+        self.broker: Broker | None = None
+
+    async def start(self) -> None:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        options = self.options
+        if options.nameserver is not None:
+            nameserver = NameServer(
+                options.nameserver, runtime=self._runtime, remoting_options=options.remoting, tls=options.tls
+            )
+            await nameserver.start()
+            self.nameserver = nameserver
+        if options.broker is not None:
+            broker_options = options.broker
+            if self.nameserver is not None:
+                # Its own first: that is the one whose registration the ready line waits for.
+                own = _reachable(self.nameserver.address)
+                others = [address for address in broker_options.name_servers if address != own]
+                broker_options = replace(broker_options, name_servers=(own, *others))
+            self.broker = Broker(
+                broker_options,
+                options.store,
+                options.process.data,
+                runtime=self._runtime,
+                remoting_options=options.remoting,
+                tls=options.tls,
+            )
+            await self.broker.start()
+            if self.nameserver is not None:
+                await self._until_registered(self.broker)
+
+    async def _until_registered(self, broker: Broker) -> None:
+        """Only with its own name server: another one may be down, which is no reason to wait."""
+        own = broker.registration.links[0]
+        for _ in range(REGISTER_WAIT_MS // 2):
+            if own.is_registered:
+                return
+            await asyncio.sleep(0.002)
+        raise PenstockError(
+            f"the broker could not register with its own name server: {own.trouble or 'no answer'}",
+            "see the log lines above; with TLS, tls.trusted must name who signed the certificate",
+        )
+
+    async def stop(self) -> None:
+        broker, self.broker = self.broker, None
+        nameserver, self.nameserver = self.nameserver, None
+        try:
+            if broker is not None:
+                await broker.stop()
+        finally:
+            if nameserver is not None:
+                await nameserver.stop()
+
+    def facts(self) -> dict[str, str]:
+        """Where it can be reached and where it keeps its data."""
+        found = {}
+        if self.nameserver is not None:
+            found["nameserver"] = self.nameserver.address
+        if self.broker is not None and self.options.broker is not None:
+            found["broker"] = self.broker.address
+            found["broker_name"] = self.options.broker.broker_name
+            found["cluster"] = self.options.broker.cluster_name
+            found["data"] = str(Path(self.options.process.data).absolute())
+        return found
+
+
+def _reachable(address: str) -> str:
+    """An address that this machine can dial: a wildcard is not one."""
+    host, _, port = address.rpartition(":")
+    if not is_wildcard(host):
+        return address
+    return f"[::1]:{port}" if ":" in host else f"127.0.0.1:{port}"

@@ -1,0 +1,201 @@
+"""`penstock produce TOPIC`: every line of standard input becomes a message.
+
+Lines are sent as they come and many are under way at once; the outcome is told in the order of the lines. The
+first one that fails ends the reading: what was sent before it is finished and counted, nothing after it is sent.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.clients import client_options, echo_json, reaching
+from penstock.cli.option_types import NumberType, PairType
+
+if TYPE_CHECKING:
+    from penstock.client.producer import Producer
+    from penstock.client.results import SendResult
+
+BATCH_MAX = 10_000
+AUTOMATIC_BATCH = 512
+UNANSWERED_MAX = 8_192
+DURABILITIES = ("memory", "flushed", "replicated")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key", metavar="K", default="", help="Key of every message; several are separated by spaces.")
+@click.option("--tag", metavar="T", default="", help="Tag of every message.")
+@click.option(
+    "--property", "properties", type=PairType(), multiple=True, help="Property of every message; repeatable."
+)
+@click.option(
+    "--batch",
+    type=NumberType(1, BATCH_MAX),
+    help="Send so many lines together; without it, whatever came while the last ones were under way.",
+)
+@click.option(
+    "--queue-key", metavar="K", default="", help="Keep the lines in order: equal keys go to one queue."
+)
+@click.option(
+    "--durability", type=click.Choice(DURABILITIES), help="What must be reached before a line counts as sent."
+)
+@client_options
+def produce(
+    topic: str,
+    key: str,
+    tag: str,
+    properties: Sequence[tuple[str, str]],
+    batch: int | None,
+    queue_key: str,
+    durability: str | None,
+    nameserver: str,
+    timeout_ms: int,
+    as_json: bool,
+) -> int:
+    """Send the lines of standard input to TOPIC.
+
+    Empty lines are left out. With --json every message is told in a line, with its id and place.
+    """
+    from penstock.client.producer import Producer
+
+    parts: dict[str, Any] = {"tag": tag, "keys": key, "properties": dict(properties)}
+    bodies = _Lines(sys.stdin.buffer)
+    with reaching(nameserver):
+        producer = Producer(
+            nameserver,
+            "penstock-cli",
+            send_timeout_ms=timeout_ms,
+            call_timeout_ms=timeout_ms,
+            batch_size=0 if batch else AUTOMATIC_BATCH,
+            durability=durability or "",
+        )
+        with producer, _progress() as told:
+            work = _Sending(producer, as_json, told)
+            if batch:
+                work.run(_batches(producer, topic, bodies, batch, queue_key, parts))
+            else:
+                work.run(producer.send_async(topic, body, queue_key=queue_key, **parts) for body in bodies)
+    work.summarise(topic, bodies.left_out, as_json)
+    if work.failure is not None:
+        raise work.failure
+    return 0
+
+
+class _Lines:
+    """The bodies in a stream; counts what it leaves out."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.left_out = 0
+        if stream.isatty():
+            click.echo("Every line is a message; Ctrl-D ends.", err=True)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._stream:
+            body = line.removesuffix(b"\n").removesuffix(b"\r")
+            if body:
+                yield body
+            else:
+                self.left_out += 1
+
+
+def _batches(
+    producer: Producer, topic: str, bodies: Iterable[bytes], size: int, queue_key: str, parts: dict[str, Any]
+) -> Iterator[Future[Sequence[SendResult]]]:
+    """One frame for every `size` lines."""
+    from penstock.message import Message, PropertyName
+
+    properties = dict(parts["properties"])
+    if parts["tag"]:
+        properties[PropertyName.TAGS] = parts["tag"]
+    if parts["keys"]:
+        properties[PropertyName.KEYS] = parts["keys"]
+    waiting = iter(bodies)
+    while chunk := [Message(topic, body, properties) for body in islice(waiting, size)]:
+        yield producer.send_batch_async(chunk, queue_key=queue_key)
+
+
+class _Sending:
+    """Futures of sends, told in their order."""
+
+    def __init__(self, producer: Producer, as_json: bool, told: Callable[[int], None]) -> None:
+        self._producer = producer
+        self._as_json = as_json
+        self._told = told
+        self._unanswered: deque[Future[Any]] = deque()
+        self._started = time.perf_counter()
+        self.sent = 0
+        self.weak = 0
+        self.failure: Exception | None = None
+
+    def run(self, sends: Iterable[Future[Any]]) -> None:
+        from penstock.errors import PenstockError
+
+        # Someone who types wants to see each line go; a pipe wants speed.
+        unanswered_max = 0 if sys.stdin.isatty() else UNANSWERED_MAX
+        try:
+            for future in sends:
+                self._unanswered.append(future)
+                while len(self._unanswered) > unanswered_max or (
+                    self._unanswered and self._unanswered[0].done()
+                ):
+                    self._take(self._unanswered.popleft())
+        except PenstockError as error:
+            self.failure = error
+        while self._unanswered:
+            try:
+                self._take(self._unanswered.popleft())
+            except PenstockError as error:
+                self.failure = self.failure or error
+
+    def _take(self, future: Future[Any]) -> None:
+        outcome = future.result()
+        results = [outcome] if hasattr(outcome, "msg_id") else outcome
+        for result in results:
+            self.sent += 1
+            self.weak += not result.is_ok
+            if self._as_json:
+                echo_json(result_json(result), lines=True)
+        self._told(self.sent)
+
+    def summarise(self, topic: str, left_out: int, as_json: bool) -> None:
+        from penstock.cli.escaping import one_line
+
+        seconds = max(time.perf_counter() - self._started, 0.000_001)
+        text = f"{self.sent:,} sent to {topic} in {seconds:.2f} s, {int(self.sent / seconds):,} messages/s"
+        if left_out:
+            text += f"; {left_out:,} empty lines left out"
+        if self.weak:
+            text += f"; {self.weak:,} of them less safe than configured: see --json"
+        click.echo(one_line(text), err=as_json)
+
+
+def result_json(result: SendResult) -> dict[str, object]:
+    return {
+        "message_id": result.msg_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "offset": result.queue_offset,
+        "status": result.status.value,
+        "durability": result.durability,
+        "offset_message_id": result.offset_msg_id,
+    }
+
+
+def _progress() -> AbstractContextManager[Callable[[int], None]]:
+    """Counts on a terminal; not while someone types there."""
+    if not sys.stderr.isatty() or sys.stdin.isatty():
+        return nullcontext(lambda sent: None)
+    from penstock.cli.console import counting
+
+    return counting("Sending")

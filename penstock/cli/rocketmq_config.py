@@ -1,0 +1,209 @@
+"""RocketMQ's `broker.conf` and `namesrv.properties`: which of our options each of their keys is.
+
+A key that we have no option for is named in a warning with its line, never passed over in silence. A few keys
+change what the user may rely on so much that going on without them would be wrong; those are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.cli.config_text import Line
+from penstock.cli.settings import TRUE_WORDS, Setting, ValueProblem, nearest
+from penstock.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The option that a key of RocketMQ's sets."""
+
+    section: str
+    name: str
+    convert: Callable[[str], object] = str
+
+
+def _flush(text: str) -> str:
+    modes = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+    if text not in modes:
+        raise ValueProblem(f"is {text!r}: use SYNC_FLUSH or ASYNC_FLUSH")
+    return modes[text]
+
+
+def _queue_entries(text: str) -> int:
+    """Bytes of a queue file as entries of 20 bytes; RocketMQ rounds up as well."""
+    if not text.isascii() or not text.isdigit():
+        raise ValueProblem(f"is {text!r}, not a number of bytes")
+    return -(-int(text) // 20)
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueProblem(f"is {text!r}, not a number of seconds")
+    return int(text) * 1000
+
+
+def _needs_certificate(text: str) -> bool:
+    if text not in ("none", "optional", "require"):
+        raise ValueProblem(f"is {text!r}: use none or require")
+    return text == "require"
+
+
+STORE_KEYS = {
+    "cleanFileForciblyEnable": Key("store", "clean_forcibly_enabled"),
+    "cleanResourceInterval": Key("store", "clean_interval_ms"),
+    "deleteFileBatchMax": Key("store", "delete_batch_max"),
+    "deleteWhen": Key("store", "delete_when"),
+    "diskMaxUsedSpaceRatio": Key("store", "disk_max_used_percent"),
+    "diskSpaceCleanForciblyRatio": Key("store", "disk_clean_forcibly_percent"),
+    "diskSpaceWarningLevelRatio": Key("store", "disk_warning_percent"),
+    "enabledAppendPropCRC": Key("store", "seal_records"),
+    "fileReservedTime": Key("store", "file_reserved_hours"),
+    "flushCommitLogLeastPages": Key("store", "flush_least_pages"),
+    "flushCommitLogThoroughInterval": Key("store", "flush_thorough_interval_ms"),
+    "flushConsumeQueueLeastPages": Key("store", "queue_flush_least_pages"),
+    "flushConsumeQueueThoroughInterval": Key("store", "queue_thorough_interval_ms"),
+    "flushDiskType": Key("store", "flush_mode", _flush),
+    "flushIntervalCommitLog": Key("store", "flush_interval_ms"),
+    "flushIntervalConsumeQueue": Key("store", "queue_flush_interval_ms"),
+    "mappedFileSizeCommitLog": Key("store", "segment_size_bytes"),
+    "mappedFileSizeConsumeQueue": Key("store", "queue_file_entries", _queue_entries),
+    "maxHashSlotNum": Key("store", "index_slots"),
+    "maxIndexNum": Key("store", "index_entries"),
+    "maxMessageSize": Key("store", "max_message_size_bytes"),
+    "messageDelayLevel": Key("store", "delay_levels"),
+    "messageIndexEnable": Key("store", "index_enabled"),
+    "storePathRootDir": Key("", "data"),
+    "syncFlushTimeout": Key("store", "sync_flush_timeout_ms"),
+}
+BROKER_KEYS = {
+    "accessMessageInMemoryMaxRatio": Key("broker", "memory_percent"),
+    "autoCreateSubscriptionGroup": Key("broker", "auto_create_groups"),
+    "autoCreateTopicEnable": Key("broker", "auto_create_topics"),
+    "bindAddress": Key("broker", "host"),
+    "brokerClusterName": Key("broker", "cluster_name"),
+    "brokerIP1": Key("broker", "advertised_address"),
+    "brokerId": Key("broker", "broker_id"),
+    "brokerName": Key("broker", "broker_name"),
+    "brokerPermission": Key("broker", "permission"),
+    "channelExpiredTimeout": Key("broker", "channel_expiry_ms"),
+    "compressedRegister": Key("broker", "compressed_register"),
+    "defaultTopicQueueNums": Key("broker", "default_topic_queues"),
+    "flushConsumerOffsetInterval": Key("broker", "offset_save_interval_ms"),
+    "flushDelayOffsetInterval": Key("broker", "delay_save_interval_ms"),
+    "listenPort": Key("broker", "port"),
+    "litePullMessageEnable": Key("broker", "lite_pull"),
+    "longPollingEnable": Key("broker", "long_polling"),
+    "maxTransferBytesOnMessageInDisk": Key("broker", "pull_bytes_disk_max"),
+    "maxTransferBytesOnMessageInMemory": Key("broker", "pull_bytes_memory_max"),
+    "maxTransferCountOnMessageInDisk": Key("broker", "pull_count_disk_max"),
+    "maxTransferCountOnMessageInMemory": Key("broker", "pull_count_memory_max"),
+    "msgTraceTopicName": Key("broker", "trace_topic"),
+    "namesrvAddr": Key("broker", "name_servers"),
+    "rebalanceLockMaxLiveTime": Key("broker", "queue_lock_expiry_ms"),
+    "regionId": Key("broker", "region_id"),
+    "registerBrokerTimeoutMills": Key("broker", "register_timeout_ms"),
+    "registerNameServerPeriod": Key("broker", "register_interval_ms"),
+    "rejectTransactionMessage": Key("broker", "reject_transactions"),
+    "retryMaxTimes": Key("broker", "retry_max_times"),
+    "sendThreadPoolQueueCapacity": Key("broker", "sends_waiting_max"),
+    "shortPollingTimeMills": Key("broker", "short_polling_ms"),
+    "startAcceptSendRequestTimeStamp": Key("broker", "accept_sends_from_ms"),
+    "storeReplyMessageEnable": Key("broker", "store_replies"),
+    "traceOn": Key("broker", "trace_on"),
+    "traceTopicEnable": Key("broker", "trace_topic_enabled"),
+    "useServerSideResetOffset": Key("broker", "server_side_reset"),
+}
+NAMESERVER_KEYS = {
+    "bindAddress": Key("nameserver", "host"),
+    "brokerNotActiveTimeoutMillis": Key("nameserver", "broker_expiry_ms"),
+    "deleteTopicWithBrokerRegistration": Key("nameserver", "delete_topics_on_register"),
+    "enableAllTopicList": Key("nameserver", "all_topic_list"),
+    "enableTopicList": Key("nameserver", "topic_list"),
+    "kvConfigPath": Key("nameserver", "kv_config_path"),
+    "listenPort": Key("nameserver", "port"),
+    "needWaitForService": Key("nameserver", "wait_for_service"),
+    "notifyMinBrokerIdChanged": Key("nameserver", "notify_min_broker_id"),
+    "orderMessageEnable": Key("nameserver", "order_messages"),
+    "returnOrderTopicConfigToBroker": Key("nameserver", "order_config_to_broker"),
+    "scanNotActiveBrokerInterval": Key("nameserver", "scan_interval_ms"),
+    "supportActingMaster": Key("nameserver", "acting_master"),
+    "waitSecondsForService": Key("nameserver", "wait_for_service_seconds"),
+}
+REMOTING_KEYS = {
+    "com.rocketmq.remoting.frameMaxLength": Key("remoting", "frame_bytes_max"),
+    "connectTimeoutMillis": Key("remoting", "connect_timeout_ms"),
+    "serverChannelMaxIdleTimeSeconds": Key("remoting", "idle_timeout_ms", _seconds),
+}
+TLS_KEYS = {
+    "tls.client.authServer": Key("tls", "verify_server"),
+    "tls.server.certPath": Key("tls", "certificate"),
+    "tls.server.keyPath": Key("tls", "key"),
+    "tls.server.mode": Key("tls", "mode"),
+    "tls.server.need.client.auth": Key("tls", "require_client_certificate", _needs_certificate),
+    "tls.server.trustCertPath": Key("tls", "trusted"),
+}
+KEYS = {
+    "broker": BROKER_KEYS | STORE_KEYS | REMOTING_KEYS | TLS_KEYS,
+    "nameserver": NAMESERVER_KEYS | REMOTING_KEYS | TLS_KEYS,
+}
+
+# Values that Penstock must not pass over: what it would do instead is not what the file asks for.
+REFUSED: dict[str, tuple[frozenset[str], str]] = {
+    "aclEnable": (TRUE_WORDS, "there is no access control yet: keep the port private and take the line out"),
+    "authenticationEnabled": (
+        TRUE_WORDS,
+        "there is no access control yet: keep the port private and take it out",
+    ),
+    "authorizationEnabled": (
+        TRUE_WORDS,
+        "there is no access control yet: keep the port private and take it out",
+    ),
+    "brokerRole": (frozenset(("slave",)), "a Penstock broker cannot be a slave yet: start it as a master"),
+    "enableControllerMode": (TRUE_WORDS, "a Penstock broker takes no orders from a RocketMQ controller"),
+    "enableDLegerCommitLog": (
+        TRUE_WORDS,
+        "the DLedger log has another file format; start from a plain store",
+    ),
+    "storeType": (
+        frozenset(("defaultrocksdb",)),
+        "queues kept in RocksDB cannot be read; use the default store",
+    ),
+}
+# Values that say what Penstock does anyway, so that there is nothing to warn of.
+AS_IT_IS: dict[str, frozenset[str]] = {
+    "aclEnable": frozenset(("false",)),
+    "brokerRole": frozenset(("async_master", "sync_master")),
+    "enableControllerMode": frozenset(("false",)),
+    "enableDLegerCommitLog": frozenset(("false",)),
+    "storeType": frozenset(("default",)),
+}
+
+
+def translate(path: Path, lines: Iterable[Line], role: str) -> tuple[list[Setting], list[str]]:
+    """The settings of a file and one warning that names the keys without an effect."""
+    keys = KEYS[role]
+    settings: list[Setting] = []
+    without_effect: list[str] = []
+    for line in lines:
+        value, origin = str(line.value), f"{path}:{line.number}"
+        if line.key in keys:
+            key = keys[line.key]
+            try:
+                settings.append(Setting(key.section, key.name, key.convert(value), f"{origin} ({line.key})"))
+            except ValueProblem as problem:
+                raise OptionError(f"{origin}: {line.key} {problem}") from None
+        elif line.key in REFUSED and value.lower() in REFUSED[line.key][0]:
+            raise OptionError(f"{origin}: {line.key} is {value}", REFUSED[line.key][1])
+        elif value.lower() not in AS_IT_IS.get(line.key, ()):
+            without_effect.append(_unknown(line, keys))
+    if not without_effect:
+        return settings, []
+    return settings, [f"{path}: no effect here: {', '.join(without_effect)}"]
+
+
+def _unknown(line: Line, keys: Iterable[str]) -> str:
+    """RocketMQ has hundreds of keys that look alike; only a slip of a letter or two is worth a question."""
+    advice = nearest(line.key, keys, 0.9)
+    return f"{line.key} (line {line.number}{'; ' + advice if advice else ''})"

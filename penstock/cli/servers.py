@@ -1,0 +1,207 @@
+"""`penstock up`, `penstock nameserver`, `penstock broker`: options become a node, which serves until a signal.
+
+Standard output carries one ready line (or one JSON object), so that a script knows when and where; warnings and
+log lines go to standard error. Nothing listens beyond this machine unless told in so many words.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.option_types import NumberType
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Configuration
+    from penstock.cli.node import Node
+
+PORT = NumberType(0, 65_535)
+Command = Callable[..., int]
+
+
+def _common(command: Command) -> Command:
+    """Options that every server command takes."""
+    decorators = (
+        click.option(
+            "--config",
+            "files",
+            metavar="FILE",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="Read options from a TOML file or RocketMQ's broker.conf or namesrv.properties; repeatable.",
+        ),
+        click.option(
+            "--set",
+            "pairs",
+            metavar="SECTION.OPTION=VALUE",
+            multiple=True,
+            help="Set any option of docs/configuration.md, as in store.flush_mode=sync.",
+        ),
+        click.option(
+            "--listen-anywhere",
+            is_flag=True,
+            default=None,
+            help="Allow a --host that other machines can reach. There is no access control yet.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            help="From which level on log lines go to standard error (warning).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON."),
+    )
+    return functools.reduce(lambda decorated, decorator: decorator(decorated), reversed(decorators), command)
+
+
+_DATA = click.option("--data", metavar="DIR", help="Keep messages and settings here (./penstock-data).")
+_HOST = click.option("--host", metavar="H", help="Listen on this address (127.0.0.1).")
+_ADVERTISE = click.option(
+    "--advertise", metavar="ADDRESS", help="Tell clients this address, as host or host:port."
+)
+
+
+@click.command()
+@_DATA
+@_HOST
+@click.option("--port", type=PORT, help="Port of the broker (10911); 0 takes a free one.")
+@click.option("--nameserver-port", type=PORT, help="Port of the name server (9876); 0 takes a free one.")
+@_ADVERTISE
+@_common
+def up(host: str | None, port: int | None, nameserver_port: int | None, **others: Any) -> int:
+    """Run a name server and a broker in one process.
+
+    Prints one line when both answer, and stops cleanly on Ctrl-C or SIGTERM; a second signal ends it at once.
+    """
+    flags = [
+        ("--host", "nameserver.host", host),
+        ("--host", "broker.host", host),
+        ("--port", "broker.port", port),
+        ("--nameserver-port", "nameserver.port", nameserver_port),
+    ]
+    return _run("up", ("nameserver", "broker"), flags, **others)
+
+
+@click.command()
+@_DATA
+@_HOST
+@click.option("--port", type=PORT, help="Port to listen on (9876); 0 takes a free one.")
+@_common
+def nameserver(host: str | None, port: int | None, **others: Any) -> int:
+    """Run a name server.
+
+    Several may run side by side; they know nothing of each other, and every broker registers with all of them.
+    """
+    flags = [("--host", "nameserver.host", host), ("--port", "nameserver.port", port)]
+    return _run("nameserver", ("nameserver",), flags, **others)
+
+
+@click.command()
+@_DATA
+@_HOST
+@click.option("--port", type=PORT, help="Port to listen on (10911); 0 takes a free one.")
+@click.option(
+    "--nameserver",
+    "name_servers",
+    metavar="HOST:PORT",
+    help="Register with these name servers; several are separated by ; (PENSTOCK_NAMESERVER).",
+)
+@click.option("--name", metavar="NAME", help="Name of the broker (broker-a).")
+@click.option("--cluster", metavar="NAME", help="Cluster that it belongs to (DefaultCluster).")
+@_ADVERTISE
+@_common
+def broker(
+    host: str | None,
+    port: int | None,
+    name_servers: str | None,
+    name: str | None,
+    cluster: str | None,
+    **others: Any,
+) -> int:
+    """Run a broker.
+
+    It registers with the name servers it is given and keeps its messages in --data, which may be the store
+    directory of a RocketMQ broker.
+    """
+    flags = [
+        ("--host", "broker.host", host),
+        ("--port", "broker.port", port),
+        ("--nameserver", "broker.name_servers", name_servers),
+        ("--name", "broker.broker_name", name),
+        ("--cluster", "broker.cluster_name", cluster),
+    ]
+    return _run("broker", ("broker",), flags, **others)
+
+
+def _run(
+    command: str,
+    roles: Sequence[str],
+    flags: Sequence[tuple[str, str, object]],
+    *,
+    files: Sequence[Path],
+    pairs: Sequence[str],
+    data: str | None,
+    listen_anywhere: bool | None,
+    log_level: str | None,
+    as_json: bool,
+    advertise: str | None = None,
+) -> int:
+    from penstock.cli.escaping import one_line
+    from penstock.cli.logs import log_to_stderr
+    from penstock.cli.node import Node, NodeOptions
+    from penstock.cli.serving import serve
+
+    flags = [
+        *flags,
+        ("--data", "data", data),
+        ("--listen-anywhere", "listen_anywhere", listen_anywhere),
+        ("--log-level", "log_level", log_level),
+        ("--advertise", "broker.advertised_address", advertise),
+    ]
+    configuration = _configure(roles, files, flags, pairs)
+    options = NodeOptions.of(configuration, roles)
+    log_to_stderr(options.process.log_level)
+    for warning in configuration.warnings:
+        click.echo(f"penstock: {one_line(warning)}", err=True)
+    node = Node(options)
+    return serve(node, lambda: _say_ready(command, node, as_json), options.process.stop_timeout_ms)
+
+
+def _configure(
+    roles: Sequence[str],
+    files: Sequence[Path],
+    flags: Sequence[tuple[str, str, object]],
+    pairs: Sequence[str],
+) -> Configuration:
+    """All sources, the lowest first."""
+    from penstock.cli.config import Configuration
+
+    sections = [*roles, "remoting", "tls", *(("store",) if "broker" in roles else ())]
+    configuration = Configuration(sections)
+    for path in files:
+        configuration.add_file(path, role=roles[0] if len(roles) == 1 else None)
+    configuration.add_environment(os.environ)
+    if roles == ("broker",) and not os.environ.get("PENSTOCK_BROKER_NAME_SERVERS"):
+        name_servers = os.environ.get("PENSTOCK_NAMESERVER") or None  # the one that the client commands read
+        configuration.add_flags([("PENSTOCK_NAMESERVER", "broker.name_servers", name_servers)])
+    configuration.add_flags(flags)
+    configuration.add_pairs(pairs)
+    return configuration
+
+
+def _say_ready(command: str, node: Node, as_json: bool) -> None:
+    from penstock.cli.escaping import one_line
+
+    facts = node.facts()
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"ready": True, "command": command, "pid": os.getpid(), **facts}))
+    else:
+        labels = {"nameserver": "name server", "broker": "broker", "data": "data"}
+        parts = [f"{label} {facts[name]}" for name, label in labels.items() if name in facts]
+        click.echo(one_line(f"penstock {command} is ready: {', '.join(parts)}"))

@@ -1,0 +1,115 @@
+"""What the admin client finds out. Plain data, ready for JSON through `dataclasses.asdict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.protocol.bodies.queues import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue of a topic: messages `min_offset` up to, not including, `max_offset`."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+    @property
+    def messages(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, over all brokers that have it. Permissions and attributes are by broker name."""
+
+    name: str
+    queues: tuple[QueueStatus, ...]
+    brokers: dict[str, str]
+    permissions: dict[str, int]
+    attributes: dict[str, dict[str, str]]
+    put_tps: float
+
+    @property
+    def messages(self) -> int:
+        """Messages that are still there."""
+        return sum(item.messages for item in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A client of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group has come in a queue. `last_consumed_ms` is when its last consumed message was stored."""
+
+    queue: MessageQueue
+    committed: int
+    end: int
+    last_consumed_ms: int
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet."""
+        return max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group: who is online, what they subscribe to (topic to expression), how far they are."""
+
+    name: str
+    members: tuple[GroupMember, ...]
+    message_model: str
+    consume_type: str
+    consume_from: str
+    subscriptions: dict[str, str]
+    progress: tuple[QueueProgress, ...]
+    consume_tps: float
+    retry_max_times: int
+
+    @property
+    def is_online(self) -> bool:
+        return bool(self.members)
+
+    @property
+    def lag(self) -> int:
+        """Messages not consumed yet, over all queues."""
+        return sum(item.lag for item in self.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker process. `error` says why it could not be asked; then `figures` is empty."""
+
+    name: str
+    broker_id: int
+    cluster: str
+    address: str
+    version: str = ""
+    put_tps: float = 0.0
+    get_tps: float = 0.0
+    figures: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """Everything that a name server knows of, and what the brokers say of themselves."""
+
+    name_servers: dict[str, bool]
+    brokers: tuple[BrokerStatus, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every name server and every broker answers."""
+        return all(self.name_servers.values()) and not any(broker.error for broker in self.brokers)

@@ -1,0 +1,364 @@
+"""Administration of a cluster from a program: topics, groups, offsets, messages, health.
+
+    async with penstock.AsyncAdmin("127.0.0.1:9876") as admin:
+        await admin.create_topic("T", queues=8)
+        print(await admin.describe_topic("T"))
+
+Rules: nothing is changed by a question. A change is made at every broker it concerns, and raises if one of them
+refuses or is silent: then it may be made at some, and making it again is safe. Belongs to the loop it was
+started in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from penstock.client.admin_groups import GroupAdmin
+from penstock.client.admin_messages import MessageAdmin
+from penstock.client.admin_results import (
+    BrokerStatus,
+    ClusterStatus,
+    GroupDescription,
+    QueueStatus,
+    TopicDescription,
+)
+from penstock.client.cluster_calls import ClusterCalls
+from penstock.client.instance import ClientInstance
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.received import ReceivedMessage
+from penstock.client.routes import MessageQueue
+from penstock.errors import ClientClosedError, PenstockError, RouteNotFoundError
+from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
+from penstock.protocol.bodies.statistics import TopicStatsTable
+from penstock.protocol.bodies.tables import decode_topic_config
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from penstock.remoting import TlsOptions, check
+from penstock.runtime import Runtime
+
+READ_WRITE = 6
+_ROUTE_WAIT_MS = 2_000
+_INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+_INTERNAL_TOPICS = frozenset(
+    {
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+
+
+class AdminSettings(TypedDict, total=False):
+    """Keyword arguments of an admin client: the fields of `ClientOptions`."""
+
+    instance_name: str
+    unit_name: str
+    client_ip: str
+    call_timeout_ms: int
+    heartbeat_interval_ms: int
+    route_interval_ms: int
+    reconnect_interval_ms: int
+
+
+class AsyncAdmin:
+    """An admin client inside an event loop. Start it with `async with`, or `start` and `close`."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] = DEFAULT_NAME_SERVER,
+        *,
+        runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+        given: dict[str, Any] = {**settings, "name_servers": name_servers}
+        self.client_options: ClientOptions = read_client_settings(given)
+        self._runtime = runtime
+        self._tls = tls
+        self._instance: ClientInstance | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Connect to a name server."""
+        if self._instance is None:
+            self._instance = await ClientInstance.acquire(
+                self.client_options, runtime=self._runtime, tls=self._tls
+            )
+        return self
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.release()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _calls(self) -> ClusterCalls:
+        if self._instance is None:
+            raise ClientClosedError("the admin client is not started", "use `async with`, or await start()")
+        return ClusterCalls(self._instance)
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 4,
+        *,
+        permission: int = READ_WRITE,
+        cluster: str = "",
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic at every broker, or change the one that is there; returns when it has a route."""
+        calls = self._calls
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=permission,
+            order=order,
+            attributes=",".join(f"+{name}={value}" for name, value in (attributes or {}).items()) or None,
+        )
+        await calls.ask_each(await calls.masters(cluster), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._until_routed(topic)
+
+    async def _until_routed(self, topic: str) -> None:
+        """Brokers tell the name servers at once, but not before they answer us."""
+        routes = self._calls.instance.routes
+        for _ in range(_ROUTE_WAIT_MS // 20):
+            try:
+                await routes.refresh(topic)
+            except RouteNotFoundError:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """Names of all topics; with `internal` also those that the system made for itself."""
+        calls = self._calls
+        command = Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = check(await calls.instance.name_servers.call(command))
+        names = set(TopicList.decode(answer.body).topics)
+        if not internal:
+            cluster = await calls.cluster()
+            own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
+            own |= {f"{name}_REPLY_TOPIC" for name in cluster.cluster_addr_table}
+            names = {
+                name for name in names - own - _INTERNAL_TOPICS if not name.startswith(_INTERNAL_PREFIXES)
+            }
+        return sorted(names)
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """A topic's queues with their offsets. RouteNotFoundError if it does not exist."""
+        calls = self._calls
+        route = await calls.instance.routes.refresh(topic)
+        masters = {name: b.master for name, b in sorted(route.brokers.items()) if b.master is not None}
+        stats, configs = await asyncio.gather(
+            calls.ask_each(
+                masters,
+                RequestCode.GET_TOPIC_STATS_INFO,
+                GetTopicStatsInfoRequestHeader(topic=topic),
+                also=(ResponseCode.TOPIC_NOT_EXIST,),
+            ),
+            calls.ask_each(
+                masters,
+                RequestCode.GET_TOPIC_CONFIG,
+                GetTopicConfigRequestHeader(topic=topic),
+                also=(ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            ),
+        )
+        tables = [TopicStatsTable.decode(answer.body) for answer in stats.values()]
+        queues = [
+            QueueStatus(queue, status.min_offset, status.max_offset, status.last_update_timestamp)
+            for table in tables
+            for queue, status in table.offsets.items()
+        ]
+        return TopicDescription(
+            name=topic,
+            queues=tuple(sorted(queues, key=lambda item: item.queue)),
+            brokers=masters,
+            permissions={item.broker_name: item.perm for item in route.queues},
+            attributes={
+                name: dict(decode_topic_config(answer.body).attributes) for name, answer in configs.items()
+            },
+            put_tps=sum(table.topic_put_tps for table in tables),
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages, everywhere. RouteNotFoundError if it does not exist."""
+        calls = self._calls
+        await calls.instance.routes.refresh(topic)
+        header = DeleteTopicRequestHeader(topic=topic)
+        await calls.ask_each(await calls.masters(), RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        await calls.tell_name_servers(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic=topic)
+        )
+        calls.instance.routes.cache.forget(topic)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read."""
+        return list((await self._calls.instance.routes.refresh(topic)).subscribe_queues)
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """Groups that subscribe to a topic, or have consumed from it."""
+        calls = self._calls
+        route = await calls.instance.routes.refresh(topic)
+        masters = {name: b.master for name, b in route.brokers.items() if b.master is not None}
+        header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+        answers = await calls.ask_each(masters, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        return sorted({name for answer in answers.values() for name in GroupList.decode(answer.body).groups})
+
+    # -- groups and offsets ----------------------------------------------------------------------------------
+
+    async def create_group(self, group: str, *, retry_max_times: int = 16, orderly: bool = False) -> None:
+        """Create a consumer group at every broker, or change the one that is there."""
+        await GroupAdmin(self._calls).create(group, retry_max_times, orderly)
+
+    async def list_groups(self, *, internal: bool = False) -> list[str]:
+        """Names of all consumer groups; with `internal` also those of the system's own tools."""
+        return await GroupAdmin(self._calls).names(internal)
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """A group's members, subscriptions and progress."""
+        return await GroupAdmin(self._calls).describe(group)
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Forget a group, and its offsets too unless told otherwise."""
+        await GroupAdmin(self._calls).delete(group, offsets)
+
+    async def offsets(self, group: str, topic: str = "") -> dict[MessageQueue, int]:
+        """The group's committed offsets."""
+        progress = await GroupAdmin(self._calls).progress(group, topic)
+        return {item.queue: item.committed for item in progress[0]}
+
+    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Set a group's offset in one queue; consumers that are online go on where they are."""
+        await GroupAdmin(self._calls).commit(group, queue, offset)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: str | int = "first",
+        *,
+        offsets: Mapping[MessageQueue, int] | None = None,
+    ) -> dict[MessageQueue, int]:
+        """Move a group, also while it is online: to the `first` or `last` message, to a time in milliseconds, or
+        to the `offsets` given. Returns where each queue goes on."""
+        groups = GroupAdmin(self._calls)
+        if offsets is not None:
+            return await groups.reset_to_offsets(group, topic, offsets)
+        return await groups.reset_to_time(group, topic, to)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that is still there."""
+        return await GroupAdmin(self._calls).min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        return await GroupAdmin(self._calls).max_offset(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset that was stored at that time or later."""
+        return await GroupAdmin(self._calls).offset_at(queue, timestamp_ms)
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    async def get_message(self, msg_id: str, topic: str = "") -> ReceivedMessage:
+        """The message with this id, either kind of id. Naming the topic makes it quick for the producer's ids."""
+        return await MessageAdmin(self._calls, self.list_topics).get(msg_id, topic)
+
+    async def query_messages(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> list[ReceivedMessage]:
+        """Messages of a topic with this key, oldest first."""
+        return await MessageAdmin(self._calls, self.list_topics).query(topic, key, limit, begin_ms, end_ms)
+
+    async def read_messages(
+        self, queue: MessageQueue, offset: int, *, limit: int = 32
+    ) -> list[ReceivedMessage]:
+        """Messages of a queue from an offset on, without being a consumer."""
+        return await MessageAdmin(self._calls, self.list_topics).read(queue, offset, limit)
+
+    # -- health ----------------------------------------------------------------------------------------------
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Who is there and how they are; whoever does not answer is listed with the reason."""
+        calls = self._calls
+        command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answers, cluster = await asyncio.gather(
+            calls.instance.name_servers.call_all(command), calls.cluster()
+        )
+        brokers = await asyncio.gather(
+            *(
+                self._broker_status(name, broker_id, data.cluster, address)
+                for name, data in sorted(cluster.broker_addr_table.items())
+                for broker_id, address in sorted(data.broker_addrs.items())
+            )
+        )
+        alive = {address: isinstance(answer, Command) for address, answer in answers.items()}
+        return ClusterStatus(alive, tuple(brokers))
+
+    async def _broker_status(self, name: str, broker_id: int, cluster: str, address: str) -> BrokerStatus:
+        try:
+            answer = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            figures = KVTable.decode(answer.body).table
+        except PenstockError as error:
+            return BrokerStatus(name, broker_id, cluster, address, error=error.message)
+        return BrokerStatus(
+            name,
+            broker_id,
+            cluster,
+            address,
+            version=figures.get("brokerVersionDesc", ""),
+            put_tps=_first_number(figures.get("putTps", "")),
+            get_tps=_first_number(figures.get("getTransferredTps", "")),
+            figures=figures,
+        )
+
+    async def broker_config(self, broker_name: str) -> dict[str, str]:
+        """A broker's configuration, as it tells it."""
+        calls = self._calls
+        masters = await calls.masters()
+        if broker_name not in masters:
+            known = ", ".join(masters)
+            raise RouteNotFoundError(f"there is no broker {broker_name!r}", f"known brokers: {known}")
+        answer = await calls.ask(masters[broker_name], RequestCode.GET_BROKER_CONFIG)
+        lines = bytes(answer.body).decode("utf-8", "replace").splitlines()
+        return {
+            name.strip(): value.strip()
+            for name, equals, value in (line.partition("=") for line in lines)
+            if equals and not name.lstrip().startswith("#")
+        }
+
+
+def _first_number(text: str) -> float:
+    """The ten-second figure of `10s 60s 600s`."""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (IndexError, ValueError):
+        return 0.0

@@ -1,0 +1,409 @@
+"""The consumer for event loops.
+
+    async with penstock.AsyncConsumer("127.0.0.1:9876", group="g") as consumer:
+        await consumer.subscribe("T", "tagA || tagB")
+        async for message in consumer:
+            ...
+
+Three styles, one of which a consumer has: a listener that is called with each message; iterating; and `poll`
+with `commit`. The first two acknowledge by themselves: a message is done when its listener returns, or when the
+next one is asked for. With `poll` nothing is stored until `commit`.
+
+At least once: what was not acknowledged when the program ends comes again. Belongs to the loop it was started in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from penstock.client.allocation import Strategy
+from penstock.client.consumer_core import ConsumerCore
+from penstock.client.consumer_options import ConsumerOptions
+from penstock.client.consumer_requests import ConsumerRequests
+from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
+from penstock.client.instance import ClientInstance
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_settings
+from penstock.client.rebalancing import OnQueues
+from penstock.client.received import ReceivedMessage, Retry
+from penstock.client.turns import Turn
+from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
+from penstock.errors import ClientClosedError, ClientError
+from penstock.protocol.bodies import MessageQueue
+from penstock.remoting import TlsOptions
+from penstock.runtime import Runtime
+
+LISTEN, ITERATE, POLL = "a listener", "iterating", "poll"
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """Keyword arguments of a consumer: the fields of `ClientOptions` and `ConsumerOptions`."""
+
+    instance_name: str
+    unit_name: str
+    client_ip: str
+    call_timeout_ms: int
+    heartbeat_interval_ms: int
+    route_interval_ms: int
+    reconnect_interval_ms: int
+    model: str
+    start_from: str | int | datetime
+    strategy: str | Strategy
+    orderly: bool
+    threads: int
+    auto_ack: bool
+    auto_commit: bool
+    pull_batch: int
+    suspend_ms: int
+    pull_timeout_ms: int
+    pull_retry_ms: int
+    queue_messages_max: int
+    queue_bytes_max: int
+    queue_span_max: int
+    body_bytes_max: int
+    consume_timeout_ms: int
+    retries_max: int
+    rest_ms: int
+    rebalance_interval_ms: int
+    persist_interval_ms: int
+    lock_interval_ms: int
+    lock_expiry_ms: int
+    stuck_ms: int
+    close_timeout_ms: int
+    offset_directory: str
+
+
+class AsyncConsumer:
+    """A consumer inside an event loop. Start it with `async with`, or `start` and `close`."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] = DEFAULT_NAME_SERVER,
+        group: str = "DEFAULT_CONSUMER",
+        *,
+        listener: Listener | None = None,
+        on_queues: OnQueues | None = None,
+        runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        given: dict[str, Any] = {**settings, "name_servers": name_servers, "group": group}
+        self.client_options, self.options = read_consumer_settings(given)
+        self._listener = listener
+        self._on_queues = on_queues
+        self._runtime = runtime
+        self._tls = tls
+        self._style = LISTEN if listener is not None else ""
+        self._in_threads = listener is not None and not is_async(listener)
+        self._instance: ClientInstance | None = None
+        self._core: ConsumerCore | None = None
+        self._workers: ThreadWorkers | TaskWorkers | None = None
+        self._reports: Reports | None = None
+        self._turns: weakref.WeakKeyDictionary[asyncio.Task[Any], Turn] = weakref.WeakKeyDictionary()
+        self._wishes: list[tuple[str, str, str]] = []
+        self._is_closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Connect to a name server, join the group."""
+        await self.begin()
+        return self
+
+    async def begin(self, handout: Handout | None = None) -> ConsumerCore:
+        """Start with a handout of the face's own."""
+        if self._is_closed:
+            raise _closed()
+        if self._core is not None:
+            return self._core
+        instance = await ClientInstance.acquire(
+            self.client_options, runtime=self._runtime, tls=self._tls, consumer_group=self.options.group
+        )
+        try:
+            takers = self.options.threads if self._listener is not None else 1
+            kind = ThreadHandout if self._in_threads else LoopHandout
+            core = ConsumerCore(
+                instance,
+                self.options,
+                handout or kind(orderly=self.options.orderly, takers=takers),
+                on_queues=self._on_queues,
+            )
+            core.start()
+        except BaseException:
+            await instance.release(self.options.group)
+            raise
+        self._instance, self._core = instance, core
+        self._reports = Reports(asyncio.get_running_loop(), core.consumption.settle)
+        self._workers = self._make_workers(core, self._reports)
+        ConsumerRequests(core, self._call_listener if self._listener is not None else None)
+        wishes, self._wishes = self._wishes, []
+        for topic, expression, sql in wishes:
+            await core.subscribe(topic, expression, sql)
+        return core
+
+    def _make_workers(self, core: ConsumerCore, reports: Reports) -> ThreadWorkers | TaskWorkers | None:
+        if self._listener is None:
+            return None
+        orderly, group = self.options.orderly, self.options.group
+        if isinstance(core.handout, ThreadHandout):
+            return ThreadWorkers(
+                self._listener, core.handout, reports, core.clock, name=group, orderly=orderly
+            )
+        assert isinstance(core.handout, LoopHandout)
+        return TaskWorkers(self._listener, core.handout, core.consumption.settle, core.clock, orderly=orderly)
+
+    async def _call_listener(self, message: ReceivedMessage) -> Any:
+        assert self._listener is not None
+        if self._in_threads:
+            return await asyncio.to_thread(self._listener, message)
+        return await self._listener(message)
+
+    async def close(self, *, done: bool = True, timeout_ms: int | None = None) -> None:
+        """Finish what is in hand, store offsets, leave the group. `done`: the message that a loop of this task
+        was left at is done."""
+        self._is_closed = True
+        instance, core, workers = self._instance, self._core, self._workers
+        if instance is None or core is None:
+            return
+        self._instance = None
+        for turn in list(self._turns.values()):
+            self._settle(turn.end(done=done))
+        try:
+            await core.close(timeout_ms)
+        finally:
+            if workers is not None:
+                await workers.close()
+            await instance.release(self.options.group)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(done=kind is None)
+
+    @property
+    def group(self) -> str:
+        return self.options.group
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know this client; empty before the start."""
+        return self._core.instance.client_id if self._core is not None else ""
+
+    @property
+    def core(self) -> ConsumerCore:
+        """What is behind the face; ClientClosedError before the start and after the end."""
+        if self._core is None or self._is_closed:
+            raise _closed()
+        return self._core
+
+    @property
+    def reports(self) -> Reports:
+        assert self._reports is not None
+        return self._reports
+
+    @property
+    def style(self) -> str:
+        """How it is used; empty until it is."""
+        return self._style
+
+    @property
+    def workers(self) -> ThreadWorkers | TaskWorkers | None:
+        return self._workers
+
+    # -- topics and queues -----------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
+        """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"`, or those for
+        which the broker finds an SQL condition true. Replaces an earlier expression for the topic."""
+        if self._core is None and not self._is_closed:
+            self._wishes.append((topic, expression, sql))
+        else:
+            await self.core.subscribe(topic, expression, sql)
+
+    async def unsubscribe(self, topic: str) -> None:
+        await self.core.unsubscribe(topic)
+
+    async def wait_assigned(self, timeout_s: float = 10.0) -> Sequence[MessageQueue]:
+        """Wait until this consumer holds its share of the queues as of now; the queues."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.core.rebalancing.settled()
+        except TimeoutError:
+            raise ClientError(
+                f"the queues of group {self.group!r} were not divided within {timeout_s} s",
+                "is every broker of the topic up? look at the log",
+            ) from None
+        return self.assignment
+
+    @property
+    def assignment(self) -> Sequence[MessageQueue]:
+        """The queues that this consumer holds."""
+        return sorted(owner.queue for owner in self.core.holdings.owners if not owner.is_retired)
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """All queues of a topic that can be read."""
+        return (await self.core.instance.routes.get(topic)).subscribe_queues
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not."""
+        self.use(POLL if self._style == "" else self._style)
+        await self.core.assign(queues)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Give nothing out of these queues until `resume`."""
+        self.core.holdings.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        self.core.holdings.resume(queues)
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """The next message of the queue is the one at this offset."""
+        await self.core.seek(queue, offset)
+
+    async def seek_to_first(self, queue: MessageQueue) -> None:
+        await self.seek(queue, await self.core.calls.first_offset(queue))
+
+    async def seek_to_last(self, queue: MessageQueue) -> None:
+        """Behind the last message."""
+        await self.seek(queue, await self.core.calls.end_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, time: int | datetime) -> None:
+        """To the first message stored then or later."""
+        time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
+        await self.seek(queue, await self.core.calls.offset_at(queue, time_ms))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store how far this consumer has come: all that `poll` has returned is done. ClientError if it fails."""
+        await self.core.commit(offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset that is stored for the group, or None."""
+        return await self.core.offsets.fetch(queue)
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the first message of the queue that is not done."""
+        owner = self.core.holdings.get(queue)
+        if owner is None:
+            raise ClientError(f"{queue} is not held by this consumer", "wait_assigned waits for its queues")
+        return owner.committed
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    async def poll(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """Messages as soon as there are any, or none after the time is over. Done when committed."""
+        self.use(POLL)
+        core = self.core
+        handout = core.handout
+        assert isinstance(handout, LoopHandout)
+        if self.options.auto_commit:
+            self.mark_committed()
+        messages: list[ReceivedMessage] = []
+        lot = await handout.wait(max_messages, timeout_s)
+        while lot is not None:
+            messages += lot.messages
+            core.consumption.settle(Report(lot.owner, done=lot.messages))
+            left = max_messages - len(messages)
+            lot = handout.take(left) if left > 0 else None
+        return messages
+
+    def mark_committed(self) -> None:
+        """What was polled so far is done; it is stored within seconds."""
+        for owner in self.core.holdings.owners:
+            self.core.offsets.set(owner.queue, owner.committed)
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """With `auto_ack` off: this message is done."""
+        self._settle(ack_report(self.options, message))
+
+    def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """This message is not done: have it tried again later. See `Retry` for the level."""
+        if self.options.auto_ack:
+            message.retry_later(delay_level)
+        else:
+            self._settle(ack_report(self.options, message, Retry(delay_level)))
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        self.use(ITERATE)
+        task = asyncio.current_task()
+        assert task is not None
+        before = self._turns.pop(task, None)
+        if before is not None:
+            self._settle(before.end(done=False))
+        turn = Turn(self.core.clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
+        self._turns[task] = turn
+        self.core.handout.takers = max(1, len(self._turns))
+        return _Messages(turn, self.core, self._settle)
+
+    def use(self, style: str) -> None:
+        """A consumer is used in one style."""
+        if not self._style:
+            self._style = style
+            if style == POLL:
+                self.core.offsets.is_manual = True
+        elif self._style != style:
+            raise ClientError(
+                f"this consumer uses {self._style}, not {style}", "make another consumer for the other style"
+            )
+
+    def _settle(self, report: Report | None) -> None:
+        if report is not None and self._core is not None:
+            self._core.consumption.settle(report)
+
+
+class _Messages(AsyncIterator[ReceivedMessage]):
+    """Messages as they come, until the consumer is closed."""
+
+    def __init__(self, turn: Turn, core: ConsumerCore, settle: Callable[[Report | None], None]) -> None:
+        self._turn = turn
+        self._handout = core.handout
+        self._settle = settle
+
+    def __anext__(self) -> Awaitable[ReceivedMessage]:
+        return self._next()
+
+    async def _next(self) -> ReceivedMessage:
+        turn, handout = self._turn, self._handout
+        message = turn.advance()
+        while message is None:
+            self._settle(turn.end())
+            assert isinstance(handout, LoopHandout)
+            lot = await handout.wait(turn.lot_size)
+            if lot is None:
+                raise StopAsyncIteration
+            message = turn.begin(lot)
+        return message
+
+
+def ack_report(options: ConsumerOptions, message: ReceivedMessage, retry: Retry | None = None) -> Report:
+    """What an acknowledgement by hand says."""
+    owner = message.owner
+    if options.auto_ack or owner is None:
+        raise ClientError(
+            f"{message!r} is not waiting for an acknowledgement",
+            "acknowledge each message once, and only with auto_ack=False",
+        )
+    message.owner = None
+    if retry is None:
+        return Report(owner, done=[message])
+    return Report(owner, failed=[(message, retry)])
+
+
+def read_consumer_settings(settings: Mapping[str, Any]) -> tuple[ClientOptions, ConsumerOptions]:
+    """Keyword arguments of a consumer as options."""
+    client, consumer = read_settings(settings, ClientOptions, ConsumerOptions)
+    assert isinstance(client, ClientOptions)
+    assert isinstance(consumer, ConsumerOptions)
+    return client, consumer
+
+
+def _closed() -> ClientClosedError:
+    return ClientClosedError("the consumer is closed, or was not started", "use `with`, or call start()")

@@ -1,0 +1,298 @@
+"""The producer for programs with an event loop; the synchronous face stands on it.
+
+    async with penstock.AsyncProducer("127.0.0.1:9876", group="orders") as producer:
+        result = await producer.send("T", b"body", tag="a", keys="k1")
+        future = producer.send_nowait("T", b"body")
+
+Rules: a send ends with a `SendResult`, which means stored, or with an error that says whether it is not stored
+(`SendFailedError`, and what never left this machine) or may be (`SendUnknownError`). Messages with the same
+`queue_key` go to the same queue in the order of their sends. `close` sends what still waits. A producer belongs
+to the loop it was started in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+from penstock.client.batching import Parcel
+from penstock.client.delivery import Delivery
+from penstock.client.inbox import size_of
+from penstock.client.instance import ClientInstance
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
+from penstock.client.outgoing import MessageParts, Outgoing
+from penstock.client.results import SendResult
+from penstock.client.routes import MessageQueue
+from penstock.errors import (
+    BufferFullError,
+    ClientClosedError,
+    PenstockError,
+    SendError,
+    SendFailedError,
+    SendUnknownError,
+)
+from penstock.message import Message
+from penstock.remoting import TlsOptions
+from penstock.runtime import Runtime
+
+Body = bytes | bytearray | memoryview
+OnResult = Callable[[SendResult | None, PenstockError | None], object]
+
+
+class ProducerSettings(TypedDict, total=False):
+    """Keyword arguments of a producer: the fields of `ClientOptions` and `ProducerOptions`."""
+
+    instance_name: str
+    unit_name: str
+    client_ip: str
+    call_timeout_ms: int
+    heartbeat_interval_ms: int
+    route_interval_ms: int
+    reconnect_interval_ms: int
+    send_timeout_ms: int
+    retries: int
+    retry_not_durable: bool
+    durability: str
+    message_bytes_max: int
+    compression: str
+    compress_over_bytes: int
+    compression_level: int
+    linger_ms: int
+    batch_size: int
+    batch_bytes: int
+    batches_in_flight: int
+    buffer_bytes: int
+    avoid_slow_brokers: bool
+    template_topic: str
+    topic_queues: int
+
+
+class AsyncProducer:
+    """A producer inside an event loop. Start it with `async with`, or `start` and `close`."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] = DEFAULT_NAME_SERVER,
+        group: str = "DEFAULT_PRODUCER",
+        *,
+        runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        given = {**settings, "name_servers": name_servers, "group": group}
+        self.client_options, self.options = read_settings(given, ClientOptions, ProducerOptions)
+        self._runtime = runtime
+        self._tls = tls
+        self._instance: ClientInstance | None = None
+        self._delivery: Delivery | None = None
+        self._starting: asyncio.Lock | None = None
+        self._is_closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Connect to a name server. Called by the first send, too."""
+        loop = asyncio.get_running_loop()
+        await self._start(loop.call_soon)
+        return self
+
+    async def _start(self, call_soon: Callable[[Callable[[], None]], object]) -> Delivery:
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            if self._is_closed:
+                raise closed_error()
+            if self._delivery is None:
+                instance = await ClientInstance.acquire(
+                    self.client_options, runtime=self._runtime, tls=self._tls
+                )
+                try:
+                    self._delivery = Delivery(instance, self.options, call_soon)
+                except BaseException:
+                    await instance.release()
+                    raise
+                self._instance = instance
+                instance.add_producer(self.options.group)
+            return self._delivery
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        delivery, instance = self._delivery, self._instance
+        if delivery is None or instance is None:
+            return
+        delivery.inbox.close()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await delivery.flush()
+        except TimeoutError:
+            raise SendUnknownError(
+                f"messages were still unanswered {timeout_s} s after closing", "give close more time"
+            ) from None
+        finally:
+            await delivery.close()
+            await instance.remove_producer(self.options.group)
+            await instance.release()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """The name by which brokers know this client; empty before the start."""
+        return self._instance.client_id if self._instance is not None else ""
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of a topic that can be written to."""
+        delivery = self._delivery or await self._ready()
+        return (await delivery.sender.route(topic)).publish_queues
+
+    # -- sends -----------------------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
+    ) -> SendResult:
+        """Send a `Message`, or a message of these parts, and wait until it is stored."""
+        delivery = self._delivery or await self._ready()
+        item = delivery.composer.compose(message, body, **parts)
+        item.future = future = asyncio.get_running_loop().create_future()
+        if not self._offer(delivery, item):
+            await self._wait_for_room(delivery, lambda: self._offer(delivery, item))
+        result: SendResult = await future
+        return result
+
+    def send_nowait(
+        self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
+    ) -> asyncio.Future[SendResult]:
+        """Send without waiting; the future ends with the result. BufferFullError if too much waits already."""
+        delivery = self._started()
+        item = delivery.composer.compose(message, body, **parts)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        item.future = future
+        if not self._offer(delivery, item):
+            raise no_room_error(self.options)
+        return future
+
+    def enqueue(
+        self,
+        message: Message | str,
+        body: Body | None = None,
+        *,
+        on_result: OnResult | None = None,
+        **parts: Unpack[MessageParts],
+    ) -> None:
+        """Send without a future: the cheapest way. Without `on_result` the next `flush` raises what failed."""
+        delivery = self._started()
+        item = delivery.composer.compose(message, body, **parts)
+        item.callback = on_result
+        if not self._offer(delivery, item):
+            raise no_room_error(self.options)
+
+    async def send_oneway(
+        self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
+    ) -> None:
+        """Send without an answer: quick, and nobody ever knows whether it was stored."""
+        delivery = self._delivery or await self._ready()
+        item = delivery.composer.compose(message, body, **parts)
+        await delivery.sender.send_oneway(Parcel([item], size_of(item)))
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue_key: str = "", durability: str = ""
+    ) -> Sequence[SendResult]:
+        """Send messages in as few frames as possible: one for each topic, unless they are too large together.
+
+        The results are in the order of the messages. If a part fails the error's `result` has, for each
+        message, its result or its error.
+        """
+        delivery = self._delivery or await self._ready()
+        compose = delivery.composer.compose_for_batch
+        items = [compose(message, queue_key, durability) for message in messages]
+        return await self._send_items(delivery, items)
+
+    async def _send_items(self, delivery: Delivery, items: list[Outgoing]) -> Sequence[SendResult]:
+        if not items:
+            return []
+        size = sum(map(size_of, items))
+        if not delivery.inbox.reserve(size):
+            await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(size))
+        parts = delivery.post_batch(items)
+        if len(parts) == 1:
+            return await parts[0][0]
+        outcomes = await asyncio.gather(*(future for future, _ in parts), return_exceptions=True)
+        return _join(outcomes, [count for _, count in parts])
+
+    async def flush(self) -> None:
+        """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""
+        if self._delivery is not None:
+            await self._delivery.flush()
+
+    async def _ready(self) -> Delivery:
+        await self.start()
+        return self._started()
+
+    def _started(self) -> Delivery:
+        if self._delivery is None or self._is_closed:
+            raise (
+                closed_error()
+                if self._is_closed
+                else ClientClosedError(
+                    "the producer is not started", "use `async with`, or await start() first"
+                )
+            )
+        return self._delivery
+
+    def _offer(self, delivery: Delivery, item: Outgoing) -> bool:
+        return delivery.inbox.put(item) if self.options.batching else delivery.accept(item)
+
+    async def _wait_for_room(self, delivery: Delivery, attempt: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(self.options.send_timeout_ms / 1000):
+                while not attempt():
+                    await delivery.inbox.room_freed()
+        except TimeoutError:
+            raise no_room_error(self.options) from None
+
+
+def closed_error() -> ClientClosedError:
+    return ClientClosedError("the producer is closed", "make a new one")
+
+
+def no_room_error(options: ProducerOptions) -> BufferFullError:
+    return BufferFullError(
+        f"more than {options.buffer_bytes} bytes wait for being sent",
+        "send more slowly, raise buffer_bytes, or look why the brokers are slow",
+    )
+
+
+def _join(
+    outcomes: Sequence[Sequence[SendResult] | BaseException], counts: Sequence[int]
+) -> list[SendResult]:
+    """The results of several batches as one list, or one error for all of them."""
+    results: list[SendResult | BaseException] = []
+    for outcome, count in zip(outcomes, counts, strict=True):
+        results.extend([outcome] * count if isinstance(outcome, BaseException) else outcome)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if not errors:
+        return [result for result in results if isinstance(result, SendResult)]
+    first = errors[0]
+    if not isinstance(first, PenstockError):
+        raise first
+    failed = sum(isinstance(result, BaseException) for result in results)
+    none_stored = failed == len(results) and not any(getattr(e, "outcome_unknown", True) for e in errors)
+    kind = SendFailedError if none_stored else SendUnknownError
+    raise kind(
+        f"{failed} of {len(results)} messages were not stored for sure: {first.message}",
+        "the error's `result` has the outcome of each message",
+        code=first.code,
+        attempts=first.attempts if isinstance(first, SendError) else (),
+        result=results,
+    ) from first

@@ -1,0 +1,350 @@
+"""A consumer without a face: it joins its group, holds its share of the queues, stores offsets, and leaves.
+
+Rules: closing stops pulling, waits for what is in hand as long as it is allowed to, stores the offsets, gives
+locks back and tells the brokers that the consumer leaves, in this order, so that others go on exactly where this
+one stopped. Queues come from subscriptions, divided among the group, or are assigned by the user; not both.
+
+Belongs to one event loop. The faces in front of it are `AsyncConsumer` and `Consumer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.client.allocation import find_strategy
+from penstock.client.broker_calls import BrokerCalls
+from penstock.client.consume_concurrently import ConcurrentConsumption
+from penstock.client.consume_meters import ConsumeMeters
+from penstock.client.consume_orderly import OrderlyConsumption
+from penstock.client.consumer_options import ConsumerOptions
+from penstock.client.consumption import Consumption
+from penstock.client.handout import Handout
+from penstock.client.holdings import Holdings, idle
+from penstock.client.instance import ClientInstance
+from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetBackend, OffsetStore
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.pull_loop import PullContext
+from penstock.client.rebalance import Rebalance, Stuck
+from penstock.client.rebalancing import OnQueues, Rebalancing
+from penstock.client.retries import Retries
+from penstock.client.start_offsets import StartOffsets
+from penstock.client.subscription import Subscriptions
+from penstock.errors import ClientError, PenstockError, RouteNotFoundError
+from penstock.protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    MessageQueue,
+    SubscriptionData,
+)
+from penstock.protocol.command import Command
+from penstock.remoting import Connection
+
+logger = logging.getLogger(__name__)
+Handle = Callable[[Connection, Command], "Command | Awaitable[Command | None] | None"]
+TICK_MS = 1_000
+
+
+class ConsumerCore:
+    """One consumer of one group."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        options: ConsumerOptions,
+        handout: Handout,
+        *,
+        on_queues: OnQueues | None = None,
+    ) -> None:
+        self.instance = instance
+        self.options = options
+        self.handout = handout
+        self.clock = instance.runtime.clock
+        self.subscriptions = Subscriptions(options.group, self.clock, broadcasting=options.is_broadcasting)
+        self.meters = ConsumeMeters(self.clock)
+        self.started_wall_ms = self.clock.now_ms()
+        # Set by the face: answers what brokers ask of this consumer.
+        self.on_request: Handle | None = None
+        self.calls = BrokerCalls(instance, options.group)
+        self.offsets = OffsetStore(self._backend(), self.clock)
+        self._starts = StartOffsets(
+            self.calls,
+            self.offsets,
+            from_first=options.start_from == "first",
+            start_ms=options.start_ms,
+            broadcasting=options.is_broadcasting,
+        )
+        self.consumption = self._consumption()
+        self.holdings = Holdings(options, self.calls, self.offsets, self._starts, handout, self.clock)
+        self.holdings.context = PullContext(
+            instance,
+            options,
+            self.offsets,
+            self.meters,
+            self.subscriptions.get,
+            self.consumption.accept,
+            self._moved,
+        )
+        self.rebalance = Rebalance(
+            instance.client_id,
+            find_strategy(options.strategy),
+            orderly=options.orderly,
+            broadcasting=options.is_broadcasting,
+        )
+        self.rebalancing = Rebalancing(
+            instance,
+            options,
+            self.rebalance,
+            self.subscriptions,
+            self.calls,
+            self._starts,
+            self.holdings,
+            self,
+            on_queues,
+        )
+        self._loops: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def _has_locks(self) -> bool:
+        return self.options.orderly and not self.options.is_broadcasting
+
+    def _backend(self) -> OffsetBackend:
+        options = self.options
+        if not options.is_broadcasting:
+            return BrokerOffsets(self.calls)
+        given = options.offset_directory
+        directory = Path(given) if given else Path.home() / ".penstock" / "offsets"
+        name = self.instance.options.instance_name or "DEFAULT"
+        return FileOffsets(directory, name, options.group, self.instance.runtime)
+
+    def _consumption(self) -> Consumption:
+        options = self.options
+        retries = None
+        if not options.is_broadcasting:
+            retries = Retries(self.instance, self.calls, options.group, options.back_retries_max)
+        if not options.orderly:
+            return ConcurrentConsumption(self.handout, self.offsets, self.meters, retries)
+        return OrderlyConsumption(
+            self.handout,
+            self.offsets,
+            self.meters,
+            retries,
+            retries_max=options.retries_max,
+            suspend_ms=options.rest_ms,
+        )
+
+    # -- what the client instance asks of a consumer ---------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self.options.group
+
+    @property
+    def topics(self) -> list[str]:
+        return self.subscriptions.topics
+
+    def heartbeat_data(self) -> ConsumerData:
+        where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+        if self.options.start_from == "first":
+            where = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        elif self.options.start_ms >= 0:
+            where = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+        broadcasting = self.options.is_broadcasting
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
+            consume_from_where=where,
+            subscriptions=tuple(self.subscriptions),
+        )
+
+    def handle(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+        return self.on_request(connection, command) if self.on_request is not None else None
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; queues come with the first subscription or assignment."""
+        self.rebalancing.start()
+        loops = [self._persist_loop, self._watch_loop]
+        if self._has_locks:
+            loops.append(self._lock_loop)
+        self._loops = [asyncio.ensure_future(self._forever(loop)) for loop in loops]
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Leave the group, gracefully as long as the time allows."""
+        if self._closing:
+            return
+        self._closing = True
+        held = await self.rebalancing.stop()
+        await self._finish(self.options.close_timeout_ms if timeout_ms is None else timeout_ms)
+        await self.offsets.persist(surely=True)
+        running = [*self._loops, *self._tasks]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for owner in self.holdings.owners:
+            self.holdings.forget(owner.queue)
+        if self._has_locks and held:
+            await self.calls.unlock(held)
+        if self.rebalancing.joined:
+            await self.instance.remove_consumer(self.group)
+        await self.offsets.close()
+
+    async def _finish(self, timeout_ms: int) -> None:
+        """Give nothing more out, and let what is in hand be finished."""
+        owners = self.holdings.owners
+        for owner in owners:
+            self.holdings.retire(owner.queue)
+        self.handout.close()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.consumption.drain()
+                await asyncio.gather(*map(idle, owners))
+                await self.consumption.drain()
+        except TimeoutError:
+            left = sum(owner.in_hand for owner in owners)
+            logger.warning(
+                "%d messages of group %s are still worked on; they will come again", left, self.group
+            )
+        self.consumption.cancel()
+
+    # -- wishes ----------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str = "*", sql: str = "") -> None:
+        """Add a topic, or replace its expression. The queues come soon after."""
+        if self.rebalancing.assigned is not None:
+            raise ClientError("queues are assigned to this consumer", "use subscribe or assign, not both")
+        added = self.subscriptions.add(topic, expression, sql)
+        if sql:
+            await self._check_sql(added)
+        self.rebalancing.soon(news=True)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give a topic up."""
+        before = self.subscriptions.topics
+        self.subscriptions.remove(topic)
+        for gone in set(before) - set(self.subscriptions.topics):
+            self.rebalancing.left(gone)
+
+    async def _check_sql(self, subscription: SubscriptionData) -> None:
+        """Better an error now than a queue that never brings anything."""
+        try:
+            route = await self.instance.routes.get(subscription.topic)
+            await self.calls.check_subscription(route, subscription)
+        except RouteNotFoundError:
+            logger.info("topic %s has no route yet; its SQL expression is not checked", subscription.topic)
+        except PenstockError:
+            self.subscriptions.remove(subscription.topic)
+            raise
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull exactly these queues, whoever else does."""
+        if len(self.subscriptions):
+            raise ClientError("this consumer subscribes to topics", "use subscribe or assign, not both")
+        wanted = tuple(dict.fromkeys(queues))
+        for topic in {queue.topic for queue in wanted}:
+            known = (await self.instance.routes.get(topic)).subscribe_queues
+            self._starts.see(topic, known)
+            for queue in wanted:
+                if queue.topic == topic and queue not in known:
+                    raise ClientError(
+                        f"there is no queue {queue}", f"topic {topic!r} has {len(known)} queues"
+                    )
+        self.rebalancing.assign(wanted)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset."""
+        assigned = self.rebalancing.assigned
+        if assigned is not None and queue not in assigned:
+            raise ClientError(f"{queue} is not assigned to this consumer", "assign it first")
+        if offset < 0:
+            raise ClientError(f"offset {offset} is negative", "use seek_to_first or an offset of the queue")
+        await self.holdings.seek(queue, offset)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store how far this consumer has come, or the offsets given. ClientError if that fails."""
+        if offsets is None:
+            offsets = {owner.queue: owner.committed for owner in self.holdings.owners}
+        for queue, offset in offsets.items():
+            self.offsets.set(queue, offset)
+        if not await self.offsets.persist(offsets, surely=True):
+            raise ClientError(
+                f"offsets of group {self.group!r} could not all be stored",
+                "commit again; look at the brokers if that fails too",
+            )
+
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator sets the group back or forth."""
+        held = {queue: offset for queue, offset in offsets.items() if self.holdings.get(queue) is not None}
+        for queue, offset in held.items():
+            logger.warning("%s is set to offset %d by an administrator", queue, offset)
+            await self.holdings.seek(queue, offset)
+            self.offsets.set(queue, offset)
+        await self.offsets.persist(held, surely=True)
+
+    # -- what goes on by itself ------------------------------------------------------------------------------
+
+    def _moved(self, owner: ProcessQueue, offset: int) -> None:
+        """The broker says that a queue goes on elsewhere."""
+        if not self._closing:
+            self.spawn(self._go_on(owner.queue, offset))
+
+    async def _go_on(self, queue: MessageQueue, offset: int) -> None:
+        await self.holdings.seek(queue, offset)
+        await self.offsets.persist([queue])
+
+    async def _persist_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.persist_interval_ms / 1000)
+            await self.offsets.persist()
+
+    async def _watch_loop(self) -> None:
+        """Look for queues that nothing comes of and for messages that somebody has had for too long."""
+        limit = self.options.consume_timeout_ms
+        while True:
+            await asyncio.sleep(min(TICK_MS, limit / 2) / 1000)
+            for queue in self.holdings.stuck():
+                logger.warning("no pull from %s has returned for long; it is taken anew", queue)
+                self.rebalancing.event(Stuck(queue))
+            now = self.clock.monotonic_ms()
+            for owner in self.holdings.owners:
+                self.consumption.expire(owner, now, limit)
+
+    async def _lock_loop(self) -> None:
+        wait_ms = self.options.lock_interval_ms
+        while True:
+            await asyncio.sleep(wait_ms / 1000)
+            if not len(self.holdings):
+                continue
+            lost, heard = await self.holdings.renew_locks()
+            for queue in lost:
+                self.rebalancing.event(Stuck(queue))
+            wait_ms = self.options.lock_interval_ms if heard else min(TICK_MS, self.options.lock_interval_ms)
+
+    async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A mistake in one round must not end the consumer in silence."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                logger.exception("a consumer of group %s stumbled and goes on", self.group)
+                await asyncio.sleep(TICK_MS / 1000)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that ends by itself, or when the consumer closes."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a consumer of group %s stumbled", self.group, exc_info=task.exception())

@@ -1,0 +1,223 @@
+"""The way of a producer's messages inside the process: inbox, lanes, sender, answers.
+
+    program -> Composer -> Inbox -> Accumulator -> Sender -> broker
+    broker  -> Sender -> futures and callbacks of the program
+
+Rules: the inbox is the only thing that other threads touch. Without batching every message is a parcel of its
+own, but still keeps its lane's order if it has a key. Keyed messages of a topic whose route is not known yet
+wait for it, in order. A failure that nobody waits for is kept for the next `flush`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.client.batching import Accumulator, Parcel
+from penstock.client.inbox import Inbox, size_of
+from penstock.client.instance import ClientInstance
+from penstock.client.options import ProducerOptions
+from penstock.client.outgoing import Composer, Outgoing
+from penstock.client.results import SendResult
+from penstock.client.sender import Sender, complete
+from penstock.errors import ClientClosedError, ConnectError, PenstockError
+
+# A batch on its way, and the number of its messages.
+Part = tuple["asyncio.Future[Sequence[SendResult]]", int]
+# Without batching a message waits for nothing but the room in the inbox.
+_UNLIMITED = 1 << 30
+
+
+class Delivery:
+    """Made in the event loop, for one producer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        options: ProducerOptions,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.composer = Composer(options, instance.unique_ids)
+        self.clock = instance.runtime.clock
+        self._options = options
+        messages_max = options.batch_messages_max if options.batching else 1
+        in_flight_max = options.batches_in_flight if options.batching else _UNLIMITED
+        self.inbox = Inbox(
+            self._take,
+            loop=asyncio.get_running_loop(),
+            call_soon=call_soon,
+            linger_ms=options.linger_ms,
+            messages_max=messages_max,
+            bytes_max=options.batch_bytes,
+            room_bytes=options.buffer_bytes,
+        )
+        self.sender = Sender(instance, options, self._finished)
+        self._lanes = Accumulator(messages_max, options.batch_bytes, in_flight_max)
+        self._routeless: dict[str, list[Outgoing]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._direct: set[Parcel] = set()
+        self._untold: PenstockError | None = None
+        self._untold_count = 0
+        self._is_pumping = False
+
+    # -- in --------------------------------------------------------------------------------------------------
+
+    def accept(self, item: Outgoing) -> bool:
+        """Send a message at once, past the inbox; False if there is no room for it."""
+        if not self.inbox.reserve(size_of(item)):
+            return False
+        self._take([item])
+        return True
+
+    def _take(self, items: list[Outgoing]) -> int:
+        """Messages from the inbox; how many parcels they became."""
+        if not self._options.batching:
+            items = self._post_singly(items)
+        if any(item.queue_key for item in items):
+            items = self._set_aside(items)
+        self._lanes.add(items, self.sender.known_queue)
+        return self._pump()
+
+    def _post_singly(self, items: list[Outgoing]) -> list[Outgoing]:
+        """Send those that have no order to keep; the others are left."""
+        ordered: list[Outgoing] = []
+        for item in items:
+            if item.queue_key or item.queue is not None:
+                ordered.append(item)
+                continue
+            parcel = Parcel([item], size_of(item))
+            self._direct.add(parcel)
+            self.sender.post(parcel)
+        return ordered
+
+    def _set_aside(self, items: list[Outgoing]) -> list[Outgoing]:
+        """Keep back what needs a route to know its lane, and everything behind it; the rest goes on."""
+        going: list[Outgoing] = []
+        for item in items:
+            waiting = self._routeless.get(item.topic)
+            if waiting is not None:
+                waiting.append(item)
+            elif item.queue_key and item.queue is None and self.sender.known_queue(item) is None:
+                self._routeless[item.topic] = [item]
+                task = asyncio.ensure_future(self._find_route(item.topic))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                going.append(item)
+        return going
+
+    async def _find_route(self, topic: str) -> None:
+        failure: PenstockError | None = None
+        try:
+            route = await self.sender.route(topic)
+            if not route.publish_queues:
+                failure = ConnectError(f"no queue of topic {topic!r} can be written to")
+        except PenstockError as error:
+            failure = error
+        except asyncio.CancelledError:
+            failure = ClientClosedError("the producer was closed", "flush it first")
+        items = self._routeless.pop(topic)
+        if failure is None:
+            self._lanes.add(items, self.sender.known_queue)
+            self._pump()
+            return
+        for item in items:
+            self._finished(Parcel([item], size_of(item)), None, failure)
+
+    def _pump(self) -> int:
+        """Send what may be sent. A send may end at once and free its lane again: no recursion, one more turn."""
+        if self._is_pumping:
+            return 0
+        self._is_pumping = True
+        count = 0
+        try:
+            while parcels := self._lanes.ready():
+                count += len(parcels)
+                for parcel in parcels:
+                    self.sender.post(parcel)
+        finally:
+            self._is_pumping = False
+        return count
+
+    def post_batch(self, items: Sequence[Outgoing]) -> list[Part]:
+        """Send messages as few batches, around the lanes, in the order of messages. Their room is reserved."""
+        parts: list[Part] = []
+        limit = self._options.message_bytes_max
+        start, size = 0, 0
+        for end, item in enumerate(items):
+            item_size = size_of(item)
+            previous = items[end - 1] if end else item
+            if end > start and (
+                item.is_solo or previous.is_solo or not _may_share(previous, item) or size + item_size > limit
+            ):
+                parts.append(self._post_part(list(items[start:end]), size))
+                start, size = end, 0
+            size += item_size
+        parts.append(self._post_part(list(items[start:]), size))
+        return parts
+
+    def _post_part(self, items: list[Outgoing], size: int) -> Part:
+        future: asyncio.Future[Sequence[SendResult]] = asyncio.get_running_loop().create_future()
+        parcel = Parcel(items, size, future=future)
+        self._direct.add(parcel)
+        self.sender.post(parcel)
+        return future, len(items)
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def _finished(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
+        self.inbox.release(parcel.size)
+        self._direct.discard(parcel)
+        untold = complete(parcel, result, error)
+        if untold:
+            self._untold = self._untold or error
+            self._untold_count += untold
+        self._lanes.finished(parcel)
+        self._pump()
+
+    async def flush(self) -> None:
+        """Send everything that waits, and wait for its answers. Raises the first failure nobody was told of."""
+        self.inbox.drain()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        parcels = [*self._lanes.unfinished(), *self._direct]
+        if parcels:
+            done: Any = asyncio.get_running_loop().create_future()
+            left = len(parcels)
+
+            def one_done() -> None:
+                nonlocal left
+                left -= 1
+                if left == 0 and not done.done():
+                    done.set_result(None)
+
+            for parcel in parcels:
+                parcel.when_done.append(one_done)
+            self._pump()
+            await done
+        error, self._untold = self._untold, None
+        count, self._untold_count = self._untold_count, 0
+        if error is not None:
+            if count > 1:
+                error.add_note(f"{count} messages failed; this is the first error")
+            raise error
+
+    async def close(self) -> None:
+        """Give up what still waits; `flush` first to avoid that."""
+        self.inbox.close()
+        self.inbox.drain()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sender.close()
+
+
+def _may_share(one: Outgoing, other: Outgoing) -> bool:
+    """Whether two messages may be in one batch."""
+    return (
+        one.topic == other.topic
+        and one.durability == other.durability
+        and one.queue_key == other.queue_key
+        and one.queue == other.queue
+    )

@@ -1,0 +1,213 @@
+"""The queues that a consumer holds: taken over, pulled, set to another offset, given up.
+
+Rules. A queue is given up in this order: nothing more is given out or pulled; in order, what is in hand is
+finished; its offset is stored; its lock is given back; it is forgotten. A queue whose lock went to somebody else
+is dropped without storing anything: the offset is theirs now. A queue that is set to another offset begins anew
+as if it had just been taken over; messages of before that are still in hand do not count any more.
+
+Belongs to the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from penstock.client.broker_calls import BrokerCalls
+from penstock.client.consumer_options import ConsumerOptions
+from penstock.client.handout import Handout
+from penstock.client.offset_store import OffsetStore
+from penstock.client.process_queue import ProcessQueue, QueueLimits
+from penstock.client.pull_loop import PullContext, PullLoop
+from penstock.client.start_offsets import StartOffsets
+from penstock.protocol.bodies import MessageQueue
+from penstock.runtime import Clock
+
+logger = logging.getLogger(__name__)
+
+
+class Holdings:
+    """All queues of one consumer."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        calls: BrokerCalls,
+        offsets: OffsetStore,
+        starts: StartOffsets,
+        handout: Handout,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._calls = calls
+        self._offsets = offsets
+        self._starts = starts
+        self._handout = handout
+        self._clock = clock
+        self._locks = options.orderly and not options.is_broadcasting
+        self._limits = QueueLimits(
+            options.queue_messages_max, options.queue_bytes_max, options.queue_span_max
+        )
+        self._owners: dict[MessageQueue, ProcessQueue] = {}
+        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._paused: set[MessageQueue] = set()
+        # Where queues are to begin that are not held yet.
+        self._seeks: dict[MessageQueue, int] = {}
+        self.context: PullContext
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def get(self, queue: MessageQueue) -> ProcessQueue | None:
+        return self._owners.get(queue)
+
+    @property
+    def owners(self) -> list[ProcessQueue]:
+        return list(self._owners.values())
+
+    # -- taking over -----------------------------------------------------------------------------------------
+
+    async def start(self, queue: MessageQueue) -> None:
+        """Find the offset and begin to pull. Raises PenstockError if the offset cannot be found."""
+        offset = self._seeks.pop(queue, None)
+        if offset is None:
+            offset = await self._starts.find(queue)
+            offset = self._seeks.pop(queue, offset)
+            self._offsets.advance(queue, offset)
+        else:
+            self._offsets.reset(queue, offset)
+        self._begin(queue, offset)
+
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
+        owner = ProcessQueue(queue, offset, self._limits, orderly=self._options.orderly)
+        owner.pulled_ms = owner.locked_ms = self._clock.monotonic_ms()
+        owner.locked_wall_ms = self._clock.now_ms() if self._locks else 0
+        if queue in self._paused:
+            owner.pause()
+        self._owners[queue] = owner
+        task = asyncio.ensure_future(PullLoop(self.context, owner).run())
+        task.add_done_callback(_look_at)
+        self._pulls[queue] = task
+
+    # -- giving up -------------------------------------------------------------------------------------------
+
+    def retire(self, queue: MessageQueue) -> None:
+        """Give nothing of the queue out any more and pull nothing more."""
+        owner = self._owners.get(queue)
+        if owner is not None:
+            self._handout.retire(owner)
+        self._stop_pulling(queue)
+
+    async def release(self, queue: MessageQueue, *, patient: bool = False) -> None:
+        """Give a queue up. `patient`: also out of order, wait for what is in hand."""
+        self.retire(queue)
+        owner = self._owners.get(queue)
+        if owner is not None and not owner.is_lock_lost:
+            if patient or self._options.orderly:
+                await idle(owner)
+            await self._offsets.persist([queue], surely=True)
+        self.forget(queue)
+        if self._locks and (owner is None or not owner.is_lock_lost):
+            await self._calls.unlock([queue])
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop a queue at once, with all that is in hand."""
+        self._stop_pulling(queue)
+        owner = self._owners.pop(queue, None)
+        if owner is not None:
+            self._handout.drop(owner)
+        self._offsets.forget(queue)
+
+    def _stop_pulling(self, queue: MessageQueue) -> None:
+        task = self._pulls.pop(queue, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    # -- elsewhere -------------------------------------------------------------------------------------------
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset."""
+        owner = self._owners.get(queue)
+        if owner is None:
+            self._seeks[queue] = offset
+            return
+        self.retire(queue)
+        if self._options.orderly:
+            await idle(owner)
+        if self._owners.get(queue) is not owner:
+            return  # given up meanwhile, or set to yet another offset
+        self._handout.drop(owner)
+        self._offsets.reset(queue, offset)
+        locked = (owner.is_locked, owner.locked_ms, owner.locked_wall_ms)
+        self._begin(queue, offset)
+        new = self._owners[queue]
+        new.is_locked, new.locked_ms, new.locked_wall_ms = locked
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Neither pull nor give out these queues until `resume`, also if they are taken over later."""
+        for queue in queues:
+            self._paused.add(queue)
+            owner = self._owners.get(queue)
+            if owner is not None:
+                owner.pause()
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            self._paused.discard(queue)
+            owner = self._owners.get(queue)
+            if owner is not None:
+                owner.resume()
+                self._handout.offer(owner)
+
+    # -- looking after ---------------------------------------------------------------------------------------
+
+    def stuck(self) -> list[MessageQueue]:
+        """Queues from which no pull returned for too long."""
+        now = self._clock.monotonic_ms()
+        return [
+            owner.queue
+            for owner in self._owners.values()
+            if not owner.is_retired
+            and not owner.is_full
+            and not owner.is_paused
+            and now - owner.pulled_ms > self._options.stuck_ms
+        ]
+
+    async def renew_locks(self) -> tuple[list[MessageQueue], bool]:
+        """Renew the locks of all queues: those that somebody else has now, and whether every broker answered."""
+        asked = self.owners
+        granted, refused = await self._calls.lock([owner.queue for owner in asked])
+        now = self._clock.monotonic_ms()
+        lost = []
+        for owner in asked:
+            if owner.is_dropped:
+                continue
+            if owner.queue in granted:
+                owner.locked_ms, owner.locked_wall_ms = now, self._clock.now_ms()
+                if not owner.is_locked:
+                    owner.is_locked = True
+                    self._handout.offer(owner)
+            elif owner.queue in refused:
+                logger.warning("the lock of %s is somebody else's", owner.queue)
+                owner.is_locked, owner.is_lock_lost = False, True
+                lost.append(owner.queue)
+            elif now - owner.locked_ms > self._options.lock_expiry_ms and owner.is_locked:
+                logger.warning("the lock of %s could not be renewed; its messages wait", owner.queue)
+                owner.is_locked = False
+        return lost, len(granted) + len(refused) == len(asked)
+
+
+async def idle(owner: ProcessQueue) -> None:
+    """Until nothing of the queue is in hand."""
+    done = asyncio.Event()
+    owner.when_idle(done.set)
+    try:
+        await done.wait()
+    finally:
+        owner.when_idle(None)
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a pull loop broke down", exc_info=task.exception())

@@ -1,0 +1,227 @@
+"""Every setting of the clients, validated once when the options are made.
+
+The defaults are those of RocketMQ's Java client, except where a field says why not. A client's constructor
+takes the fields as keyword arguments; `read_settings` sorts them into the classes below and refuses unknown
+names. Plain data, no I/O.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from penstock.errors import OptionError
+
+NAME_SERVER_PORT = 9876
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+_INT32_MAX = 2**31 - 1
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+
+
+class Durability(StrEnum):
+    """What must have happened to a message before its send is answered."""
+
+    MEMORY = "memory"
+    FLUSHED = "flushed"
+    REPLICATED = "replicated"
+
+
+class Compression(StrEnum):
+    """How large bodies are packed; all but zlib need an optional package."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def parse_name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
+    """`"a:1;b:2"`, `"a,b"` or any iterable of addresses, as `host:port`; 9876 where no port is given."""
+    texts = [value] if isinstance(value, str) else list(value)
+    found: dict[str, None] = {}
+    for text in texts:
+        for part in text.replace(",", ";").split(";"):
+            if part.strip():
+                found[_with_port(part.strip())] = None
+    if not found:
+        raise OptionError(
+            "no name server address was given", 'write them as "host:port", separated by ";" if several'
+        )
+    return tuple(found)
+
+
+def _with_port(text: str) -> str:
+    if text.startswith("["):
+        host, bracket, rest = text.partition("]")
+        host, port = host + bracket, rest.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    port = port or str(NAME_SERVER_PORT)
+    if not host or any(c.isspace() or c in "/@" for c in host) or not (port.isascii() and port.isdigit()):
+        raise OptionError(f"not an address: {text!r}", 'write it as "host:port" or "[ipv6]:port"')
+    if not 0 < int(port) < 65536:
+        raise OptionError(f"port {port} of {text!r} is outside 1..65535")
+    return f"{host}:{port}"
+
+
+def require_range(name: str, value: object, low: int, high: int) -> None:
+    """Refuse anything but a whole number in the range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise OptionError(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What the producers, consumers and admins of a process have in common. Those with equal options share one
+    client: its connections, its routes and its heartbeats."""
+
+    # Addresses of the name servers; the client uses one that it can reach and moves on when it dies (namesrvAddr).
+    name_servers: tuple[str, ...] = (DEFAULT_NAME_SERVER,)
+    # Second part of the client id. Empty: process number and a random number, so no two are equal (instanceName).
+    instance_name: str = ""
+    # Third part of the client id, for deployments in several units; empty: none (unitName).
+    unit_name: str = ""
+    # First part of the client id. Empty: the address from which this machine reaches its name server (clientIP).
+    client_ip: str = ""
+    # How long an answer is waited for, where no other option says more (mqClientApiTimeout).
+    call_timeout_ms: int = 3_000
+    # How often every broker is told which groups live here (heartbeatBrokerInterval).
+    heartbeat_interval_ms: int = 30_000
+    # How often the name server is asked for the routes of the topics in use (pollNameServerInterval).
+    route_interval_ms: int = 30_000
+    # Connection refused or lost: how long until a broker is tried again for its heartbeat.
+    reconnect_interval_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
+        for name in (
+            "call_timeout_ms",
+            "heartbeat_interval_ms",
+            "route_interval_ms",
+            "reconnect_interval_ms",
+        ):
+            require_range(name, getattr(self, name), 1, _INT32_MAX)
+        for name in ("instance_name", "unit_name", "client_ip"):
+            text = getattr(self, name)
+            if "@" in text or not text.isprintable() or len(text) > 127:
+                raise OptionError(
+                    f"{name} is {text[:40]!r}", "use at most 127 printable characters without @"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer sends."""
+
+    # Name under which the brokers know the producers that are replicas of each other (producerGroup).
+    group: str = "DEFAULT_PRODUCER"
+    # How long one attempt may take until the next broker is tried (sendMsgTimeout).
+    send_timeout_ms: int = 3_000
+    # Attempts after the first, on another broker where there is one (retryTimesWhenSendFailed).
+    retries: int = 2
+    # Whether a message that was stored, but not flushed or replicated in time, is sent again
+    # (retryAnotherBrokerWhenNotStoreOK).
+    retry_not_durable: bool = False
+    # What every message must have reached before its answer, unless a send says otherwise; empty: as the broker is
+    # configured. RocketMQ's brokers ignore it.
+    durability: str = ""
+    # Larger bodies are refused before they are sent; the broker has its own limit (maxMessageSize).
+    message_bytes_max: int = 4 * 1024 * 1024
+    # How bodies are packed: none, zlib, lz4 or zstd (compressType).
+    compression: str = "zlib"
+    # Bodies from this size on are packed; messages inside a batch never are (compressMsgBodyOverHowmuch).
+    compress_over_bytes: int = 4096
+    # Effort of zlib and zstd, 1 to 9.
+    compression_level: int = 5
+    # How long a message waits for others that go to the same topic. Above 0, sends travel in batches.
+    linger_ms: int = 0
+    # Messages in a batch at most. Above 1, sends travel in batches even without lingering: whatever came together
+    # while the last batches were under way. 0: batches only if linger_ms is set, of 1024 messages at most.
+    batch_size: int = 0
+    # Bytes in a batch at most; a batch is sent as soon as it is full.
+    batch_bytes: int = 256 * 1024
+    # Batches of one topic that may be under way at the same time. Messages with a queue key travel one batch at a
+    # time for each queue, so that their order survives a retry.
+    batches_in_flight: int = 4
+    # Bytes that may wait for being sent. Beyond it a send waits, and fails after send_timeout_ms.
+    buffer_bytes: int = 32 * 1024 * 1024
+    # Avoid brokers that were slow or failed for a while, depending on how slow (sendLatencyFaultEnable).
+    avoid_slow_brokers: bool = False
+    # Topic whose route and settings are the model of a topic that does not exist yet (createTopicKey).
+    template_topic: str = "TBW102"
+    # Queues asked for when such a topic is created (defaultTopicQueueNums).
+    topic_queues: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.group or len(self.group) > 255 or not self.group.isprintable():
+            raise OptionError(f"group is {self.group[:40]!r}", "use 1 to 255 printable characters")
+        for name, low, high in (
+            ("send_timeout_ms", 1, _INT32_MAX),
+            ("retries", 0, 100),
+            ("message_bytes_max", 1, _INT32_MAX),
+            ("compress_over_bytes", 1, _INT32_MAX),
+            ("compression_level", 1, 9),
+            ("linger_ms", 0, 60_000),
+            ("batch_size", 0, 1_000_000),
+            ("batch_bytes", 1024, 4 * 1024 * 1024),
+            ("batches_in_flight", 1, 1024),
+            ("buffer_bytes", 1024, _INT32_MAX),
+            ("topic_queues", 1, 65_535),
+        ):
+            require_range(name, getattr(self, name), low, high)
+        require_choice("durability", self.durability, ("", *Durability))
+        require_choice("compression", self.compression, tuple(Compression))
+
+    @property
+    def batching(self) -> bool:
+        """Whether sends travel in batches."""
+        return self.linger_ms > 0 or self.batch_size > 1
+
+    @property
+    def batch_messages_max(self) -> int:
+        return self.batch_size or 1024
+
+
+def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse what is none of the allowed texts."""
+    names = list(allowed)
+    if value not in names:
+        raise OptionError(f"{name} is {value!r}", f"use one of: {', '.join(n or '(empty)' for n in names)}")
+
+
+def read_settings(
+    settings: Mapping[str, Any], first: type[_First], second: type[_Second]
+) -> tuple[_First, _Second]:
+    """Keyword arguments of a client, sorted into its two options classes."""
+    known = [*_names(first), *_names(second)]
+    _refuse_unknown(settings, known)
+    return _make(settings, first), _make(settings, second)
+
+
+def read_client_settings(settings: Mapping[str, Any]) -> ClientOptions:
+    """Keyword arguments of a client that has no options of its own."""
+    _refuse_unknown(settings, _names(ClientOptions))
+    return _make(settings, ClientOptions)
+
+
+def _names(cls: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _make(settings: Mapping[str, Any], cls: type[_First]) -> _First:
+    return cls(**{name: settings[name] for name in _names(cls) if name in settings})
+
+
+def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise OptionError(
+                f"there is no option {name!r}",
+                f"did you mean {near[0]!r}?" if near else f"the options are: {', '.join(known)}",
+            )

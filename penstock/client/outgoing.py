@@ -1,0 +1,216 @@
+"""Messages on their way out: checked, named and packed before anything else happens to them.
+
+Rules: what no broker would take is refused here, with the reason, before it costs a round trip. Every message
+has a unique id, which stays the same however often it is sent. Bodies over the threshold are packed if that
+makes them smaller; batches carry only bodies that are not. Any thread may compose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from penstock.client.compression import flag_of, pack, require
+from penstock.client.identity import UniqueIds
+from penstock.client.options import Compression, Durability, ProducerOptions, require_choice
+from penstock.errors import MessageError, MessageTooLargeError, TopicNameError
+from penstock.message import Message, PropertyName, encode_properties
+from penstock.message.properties import PROPERTIES_SIZE_MAX
+from penstock.protocol.bodies.queues import MessageQueue
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_RETRY_PREFIX = "%RETRY%"
+_UNIQ_KEY = PropertyName.UNIQ_KEY
+# More names than any program uses; over it the set of known ones begins anew.
+_TOPICS_REMEMBERED = 10_000
+
+
+class MessageParts(TypedDict, total=False):
+    """What a send says besides topic and body. `keys` are found by `Admin.query`; messages of one `queue_key` go
+    to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to 2 h;
+    `durability` is what the broker must reach before it answers."""
+
+    tag: str
+    keys: str | Iterable[str]
+    properties: Mapping[str, str] | None
+    flag: int
+    queue_key: str
+    queue: MessageQueue | None
+    delay_level: int
+    durability: str
+
+
+class Outgoing:
+    """One message with where it wants to go and who waits for it.
+
+    `future` is anything with `set_result` and `set_exception`; `callback` is called with result and error, in
+    the event loop. `is_solo` keeps it out of batches.
+    """
+
+    __slots__ = (
+        "body",
+        "callback",
+        "durability",
+        "flag",
+        "future",
+        "is_solo",
+        "msg_id",
+        "properties",
+        "queue",
+        "queue_key",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(self, topic: str, body: bytes, properties: bytes, flag: int, msg_id: str) -> None:
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.flag = flag
+        self.msg_id = msg_id
+        self.sys_flag = 0
+        self.is_solo = False
+        self.queue_key = ""
+        self.queue: MessageQueue | None = None
+        self.durability = ""
+        self.future: Any = None
+        self.callback: Any = None
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
+class Composer:
+    """Makes outgoing messages of what a program hands over."""
+
+    def __init__(self, options: ProducerOptions, unique_ids: UniqueIds) -> None:
+        self._options = options
+        self._unique_ids = unique_ids
+        self._compression = Compression(options.compression)
+        self._topics: set[str] = set()
+        require(self._compression)
+
+    def compose(
+        self,
+        message: Message | str,
+        body: bytes | bytearray | memoryview | None = None,
+        *,
+        tag: str = "",
+        keys: str | Iterable[str] = "",
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        queue_key: str = "",
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        durability: str = "",
+    ) -> Outgoing:
+        """An outgoing message, from a `Message` or from its parts."""
+        if isinstance(message, Message):
+            if body is not None or tag or keys or properties or flag:
+                raise MessageError("a Message was given together with parts of one", "give either")
+            topic, data, flag, found = message.topic, message.body, message.flag, dict(message.properties)
+        else:
+            topic, data, found = message, _bytes(body), dict(properties or {})
+            if tag:
+                found[PropertyName.TAGS] = tag
+            if keys:
+                found[PropertyName.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        if delay_level:
+            found[PropertyName.DELAY] = str(_positive("delay_level", delay_level))
+        outgoing = self._make(topic, data, found, flag)
+        self._demand(outgoing, durability)
+        if queue is not None:
+            if queue.topic != topic:
+                raise MessageError(f"queue {queue} is not one of topic {topic!r}", "take one of its route")
+            outgoing.queue = queue
+        outgoing.queue_key = queue_key
+        return outgoing
+
+    def compose_for_batch(self, message: Message, queue_key: str = "", durability: str = "") -> Outgoing:
+        """An outgoing message whose body stays as it is."""
+        given: object = message
+        if not isinstance(given, Message):
+            raise MessageError(f"a batch is made of Message, not {type(given).__name__}", "use Message.of")
+        outgoing = self._make(
+            message.topic, message.body, dict(message.properties), message.flag, may_pack=False
+        )
+        outgoing.queue_key = queue_key
+        self._demand(outgoing, durability)
+        return outgoing
+
+    def _demand(self, outgoing: Outgoing, durability: str) -> None:
+        demand = durability or self._options.durability
+        if demand:
+            require_choice("durability", demand, tuple(Durability))
+            outgoing.durability = demand
+
+    def _make(
+        self, topic: str, body: bytes, properties: dict[str, str], flag: int, may_pack: bool = True
+    ) -> Outgoing:
+        if topic not in self._topics:
+            self._check_topic(topic)
+        limit = self._options.message_bytes_max
+        if len(body) > limit:
+            raise MessageTooLargeError(
+                f"the body takes {len(body)} bytes, the limit is {limit}",
+                "split it, or raise message_bytes_max here and maxMessageSize at the broker",
+            )
+        msg_id = properties.get(_UNIQ_KEY) or self._unique_ids.next()
+        properties[_UNIQ_KEY] = msg_id
+        outgoing = Outgoing(topic, body, property_bytes(properties), flag, msg_id)
+        if PropertyName.DELAY in properties or topic.startswith(_RETRY_PREFIX):
+            outgoing.is_solo = True
+        if may_pack and len(body) >= self._options.compress_over_bytes:
+            packed = pack(body, self._compression, self._options.compression_level)
+            if len(packed) < len(body):  # never so without compression
+                outgoing.body = packed
+                outgoing.sys_flag = flag_of(self._compression)
+                outgoing.is_solo = True
+        return outgoing
+
+    def _check_topic(self, topic: object) -> None:
+        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+            raise TopicNameError(
+                f"{str(topic)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
+            )
+        if len(self._topics) >= _TOPICS_REMEMBERED:
+            self._topics.clear()
+        self._topics.add(topic)
+
+
+def property_bytes(properties: Mapping[str, str]) -> bytes:
+    """Text of the properties. The quick way counts separators; whatever it doubts goes the careful way."""
+    try:
+        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+        data = text.encode()
+    except UnicodeEncodeError:
+        return encode_properties(properties)
+    count = len(properties)
+    if (
+        text.count("\x01") != count
+        or text.count("\x02") != count
+        or len(data) > PROPERTIES_SIZE_MAX
+        or "\x01\x02" in text
+        or "\x02\x01" in text
+        or text[:1] == "\x01"
+    ):
+        return encode_properties(properties)
+    return data
+
+
+def _bytes(body: object) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    kind = type(body).__name__
+    hint = "encode text first: text.encode()" if isinstance(body, str) else "give the body as bytes"
+    raise MessageError(f"a body is bytes, not {kind}", hint)
+
+
+def _positive(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise MessageError(f"{name} is {value!r}", "use a whole number from 1 on")
+    return value

@@ -1,0 +1,303 @@
+"""Pulling one queue: ask for what comes next, take it in, ask again.
+
+    answer   0  found            decode, filter by tag text, hand out
+            19  nothing new      the broker has waited for us; ask again
+            20  nothing matched  go on behind what was looked at
+            21  offset moved     the queue begins anew at the offset that the broker names
+        24, 25  who are you      send a heartbeat, ask again
+       2, 215   too fast         ask again after a short while
+         other  trouble          ask again after a second
+
+Rules: the next question is on its way before the last answer is decoded, so that the broker works while we do.
+While the queue is full or paused nothing is asked. The offset that is done with travels with each question to a
+master. Records that cannot be read, or are of another topic, are never skipped: the queue stops there, says so,
+and tries again (I12). One task per queue, in the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.client.consume_meters import ConsumeMeters
+from penstock.client.consumer_options import ConsumerOptions
+from penstock.client.instance import ClientInstance
+from penstock.client.offset_store import OffsetStore
+from penstock.client.process_queue import ProcessQueue
+from penstock.client.received import ReceivedMessage, decode_records
+from penstock.client.routes import MASTER_ID, read_address
+from penstock.client.subscription import wants
+from penstock.errors import (
+    CodecError,
+    ConnectError,
+    CorruptRecordError,
+    PenstockError,
+    RemotingError,
+    ResponseError,
+)
+from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command, encode_frame
+from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
+from penstock.remoting import Connection
+
+logger = logging.getLogger(__name__)
+BUSY_MS = 20
+# The same complaint about a queue is logged this often.
+COMPLAIN_EVERY_MS = 30_000
+_BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
+_UNKNOWN_TO_BROKER = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class PullContext:
+    """What the pull loops of a consumer share."""
+
+    instance: ClientInstance
+    options: ConsumerOptions
+    offsets: OffsetStore
+    meters: ConsumeMeters
+    # The subscription of a topic; None if it is not subscribed any more, or the queues were assigned.
+    subscription: Callable[[str], SubscriptionData | None]
+    # New messages of a queue.
+    accept: Callable[[ProcessQueue, list[ReceivedMessage]], None]
+    # The broker says that the queue goes on elsewhere.
+    moved: Callable[[ProcessQueue, int], None]
+
+
+class PullLoop:
+    """Pulls one queue until it is retired."""
+
+    def __init__(self, context: PullContext, owner: ProcessQueue) -> None:
+        self._context = context
+        self._owner = owner
+        self._queue = owner.queue
+        self._clock = context.instance.runtime.clock
+        self._broker_id = MASTER_ID
+        self._fields: dict[str, str] = {}
+        self._version = -1
+        self._asked_ms = 0
+        self._complaint = ("", 0)
+        self._sub: SubscriptionData | None = None
+        self._last_address: str | None = None
+
+    async def run(self) -> None:
+        """Ends when the queue is retired; cancelled otherwise."""
+        owner = self._owner
+        asked: asyncio.Future[Command] | None = None
+        try:
+            while not owner.is_retired:
+                if asked is None:
+                    if owner.is_full or owner.is_paused:
+                        await self._room()
+                        continue
+                    asked = await self._ask(owner.next_offset)
+                answered, asked = asked, None
+                try:
+                    answer = await answered
+                    if answer.code == ResponseCode.SUCCESS:
+                        asked = self._found(answer)
+                    else:
+                        await self._not_found(answer)
+                except PenstockError as error:
+                    await self._failed(error)
+        except PenstockError as error:
+            # Asking itself cannot fail for good: `_ask` waits and tries again.
+            logger.error("pulling %s ended: %s", self._queue, error)
+            raise
+        finally:
+            if asked is not None:
+                _forget(asked)
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, offset: int) -> asyncio.Future[Command]:
+        while True:
+            try:
+                address = self._address()
+                connection = await self._context.instance.remoting.connection(address)
+                return self._request(connection, offset)
+            except PenstockError as error:
+                await self._failed(error)
+
+    def _ask_at_once(self, offset: int) -> asyncio.Future[Command] | None:
+        """The next question, if it can be sent without waiting for anything."""
+        owner = self._owner
+        if owner.is_retired or owner.is_paused or owner.is_full:
+            return None
+        address = self._known_address()
+        connection = self._context.instance.remoting.open_connection(address) if address else None
+        return self._request(connection, offset) if connection is not None else None
+
+    def _known_address(self) -> str | None:
+        """Where to pull. A broker that is in no route any more may still be there: a name server that was just
+        started knows nobody until the brokers have told it."""
+        broker = self._context.instance.routes.cache.brokers.get(self._queue.broker_name)
+        if broker is not None:
+            self._last_address = read_address(broker, self._broker_id)
+        return self._last_address
+
+    def _address(self) -> str:
+        address = self._known_address()
+        if address is None:
+            raise ConnectError(
+                f"no address is known for broker {self._queue.broker_name!r}", "routes are refreshed"
+            )
+        return address
+
+    def _request(self, connection: Connection, offset: int) -> asyncio.Future[Command]:
+        waiting: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+
+        def respond(outcome: Command | RemotingError) -> None:
+            if waiting.done():
+                return
+            if isinstance(outcome, Command):
+                waiting.set_result(outcome)
+            else:
+                waiting.set_exception(outcome)
+
+        opaque = connection.next_opaque()
+        command = Command(int(RequestCode.PULL_MESSAGE), self._header(connection, offset), opaque=opaque)
+        self._asked_ms = self._clock.monotonic_ms()
+        connection.request(encode_frame(command), opaque, respond, self._context.options.pull_timeout_ms)
+        return waiting
+
+    def _header(self, connection: Connection, offset: int) -> dict[str, str]:
+        """The fields of the question; all but three are the same each time."""
+        context, queue = self._context, self._queue
+        subscription = context.subscription(queue.topic)
+        version = subscription.sub_version if subscription is not None else 0
+        if version != self._version:
+            self._sub, self._version = subscription, version
+            self._fields = PullMessageRequestHeader(
+                consumer_group=context.options.group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=0,
+                max_msg_nums=context.options.pull_batch,
+                sys_flag=0,
+                commit_offset=0,
+                suspend_timeout_millis=context.options.suspend_ms,
+                # Without a subscription that the broker knows from heartbeats, the question carries its own.
+                subscription=None if subscription is not None else "*",
+                sub_version=version,
+                expression_type=subscription.expression_type if subscription is not None else "TAG",
+                broker_name=queue.broker_name,
+            ).encode()
+        flag = PullSysFlag.SUSPEND if context.options.suspend_ms else PullSysFlag(0)
+        if subscription is None:
+            flag |= PullSysFlag.SUBSCRIPTION
+        done = context.offsets.get(queue)
+        if (
+            done is not None
+            and done > 0
+            and not context.options.is_broadcasting
+            and self._broker_id == MASTER_ID
+        ):
+            flag |= PullSysFlag.COMMIT_OFFSET
+        fields = dict(self._fields)
+        fields["queueOffset"] = str(offset)
+        fields["sysFlag"] = str(int(flag))
+        fields["commitOffset"] = str(done or 0)
+        return fields
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def _found(self, answer: Command) -> asyncio.Future[Command] | None:
+        owner = self._owner
+        self._answered(answer)
+        next_offset = answer.integer("nextBeginOffset", 0)
+        if next_offset <= owner.next_offset and answer.body:
+            # An answer that leads nowhere would be asked for in a circle.
+            raise CodecError(f"the broker's answer ends at {next_offset}, before {owner.next_offset + 1}")
+        asked = self._ask_at_once(next_offset)
+        try:
+            messages = decode_records(answer.body, self._queue, self._context.options.body_bytes_max)
+        except CorruptRecordError as error:
+            if asked is not None:
+                _forget(asked)
+            if not error.position:
+                raise
+            # What comes before the damage is good; the next pull begins with the damage and says so.
+            good = memoryview(answer.body)[: error.position]
+            asked, messages = None, decode_records(good, self._queue, self._context.options.body_bytes_max)
+            next_offset = messages[-1].queue_offset + 1
+        spent = self._clock.monotonic_ms() - self._asked_ms if asked is None else 0
+        self._context.meters.pulled(self._queue.topic, len(messages), spent)
+        subscription = self._sub
+        if subscription is not None and subscription.tags_set:
+            messages = [message for message in messages if wants(subscription, message.tag)]
+        new = owner.put(messages, next_offset)
+        if new:
+            self._context.accept(owner, new)
+        elif not len(owner):
+            self._context.offsets.advance(self._queue, owner.next_offset)
+        return asked
+
+    async def _not_found(self, answer: Command) -> None:
+        code = answer.code
+        if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            self._answered(answer)
+            self._owner.put((), answer.integer("nextBeginOffset", 0))
+            if not len(self._owner):
+                self._context.offsets.advance(self._queue, self._owner.next_offset)
+            if code == ResponseCode.PULL_NOT_FOUND and not self._context.options.suspend_ms:
+                await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            self._answered(answer)
+            offset = answer.integer("nextBeginOffset", 0)
+            if self._owner.is_dropped:
+                return
+            logger.warning(
+                "%s goes on at offset %d instead of %d: %s",
+                self._queue, offset, self._owner.next_offset, answer.remark or "the broker says so",
+            )  # fmt: skip
+            self._owner.retire()
+            self._context.moved(self._owner, offset)
+        elif code in _BUSY:
+            await asyncio.sleep(BUSY_MS / 1000)
+        else:
+            if code in _UNKNOWN_TO_BROKER:
+                await self._context.instance.heartbeat()
+            raise ResponseError(code, answer.remark or "no reason given")
+
+    def _answered(self, answer: Command) -> None:
+        self._owner.pulled_ms = self._clock.monotonic_ms()
+        self._owner.pulled_wall_ms = self._clock.now_ms()
+        self._broker_id = answer.integer_or("suggestWhichBrokerId", MASTER_ID, 0)
+
+    async def _failed(self, error: PenstockError) -> None:
+        """Say so, now and then; look for another way; wait."""
+        now = self._clock.monotonic_ms()
+        text, when = self._complaint
+        if error.message != text or now - when >= COMPLAIN_EVERY_MS:
+            self._complaint = (error.message, now)
+            level = logging.ERROR if isinstance(error, CodecError) else logging.INFO
+            logger.log(level, "pulling %s at offset %d: %s", self._queue, self._owner.next_offset, error)
+        self._broker_id = MASTER_ID
+        await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
+        if error.route_stale and not self._owner.is_retired:
+            try:
+                await self._context.instance.routes.refresh(self._queue.topic)
+            except PenstockError as problem:
+                logger.debug("route of %s: %s", self._queue.topic, problem)
+
+    async def _room(self) -> None:
+        """Until the queue has room, is resumed, retired or dropped."""
+        room = asyncio.Event()
+        self._owner.when_room(room.set)
+        # A full queue is alive: it is the consumer that is slow.
+        self._owner.pulled_ms = self._clock.monotonic_ms()
+        try:
+            await room.wait()
+        finally:
+            self._owner.when_room(None)
+        self._owner.pulled_ms = self._clock.monotonic_ms()
+
+
+def _forget(asked: asyncio.Future[Command]) -> None:
+    """Nobody waits for this answer any more."""
+    if not asked.cancel() and not asked.cancelled():
+        asked.exception()

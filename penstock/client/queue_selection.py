@@ -1,0 +1,54 @@
+"""Which queue a message goes to.
+
+Rules: without a key, queues take turns, beginning anywhere, so that producers spread; a broker that just failed
+is passed over, and so is one that is to be avoided, as long as there is another. With a key, the queue depends
+on the key and on the number of queues alone, so that messages of one key stay in order. Plain code.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+from penstock.client.fault_latency import FaultLatency
+from penstock.protocol.bodies.queues import MessageQueue
+
+# Chooses among the queues of a topic; the second argument is the send's `queue_key`.
+QueueSelector = Callable[[Sequence[MessageQueue], str], MessageQueue]
+
+
+def select_by_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+    """The queue of a key. CRC-32: the same in every process and every version, unlike `hash()`."""
+    return queues[zlib.crc32(key.encode()) % len(queues)]
+
+
+class RoundRobin:
+    """Turns of one topic's queues."""
+
+    def __init__(self, start: int, faults: FaultLatency | None = None) -> None:
+        self._turn = start
+        self._faults = faults
+
+    def next(self, queues: Sequence[MessageQueue], avoid_broker: str = "", now_ms: int = 0) -> MessageQueue:
+        """The next queue, of another broker than `avoid_broker` where there is one."""
+        first = self._take(queues)
+        if not avoid_broker and self._faults is None:
+            return first
+        fallback: MessageQueue | None = None
+        queue = first
+        for _ in range(len(queues)):
+            if queue.broker_name != avoid_broker:
+                if self._faults is None or self._faults.is_available(queue.broker_name, now_ms):
+                    return queue
+                fallback = fallback or queue
+            queue = self._take(queues)
+        if fallback is not None and self._faults is not None:
+            names = [queue.broker_name for queue in queues if queue.broker_name != avoid_broker]
+            best = self._faults.least_bad(names)
+            return next(queue for queue in queues if queue.broker_name == best)
+        return first
+
+    def _take(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        queue = queues[self._turn % len(queues)]
+        self._turn += 1
+        return queue

@@ -1,0 +1,190 @@
+"""A message as a consumer sees it, and the one function that turns an answer's body into messages.
+
+Rules: a body that was packed by its producer is unpacked when it is first read, with a limit on its size (A5),
+in the thread that reads it: a bomb or damage fails that one message, not the queue. A message of a retry topic
+shows the topic it was first sent to. Records are checked (lengths, checksums, topic) before anything is shown.
+
+`decode_records` is all that knows records here; a compiled decoder can take its place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.client.compression import UNPACKED_BYTES_MAX, unpack
+from penstock.errors import CorruptRecordError
+from penstock.message import HostAddress, StoredMessage, SystemFlag, decode_record
+from penstock.message.properties import PropertyName
+from penstock.protocol.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    from penstock.client.process_queue import ProcessQueue
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+_SIZE = struct.Struct(">i")
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of a group wait for being tried again."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages of a group end that were tried too often."""
+    return DEAD_LETTER_PREFIX + group
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Returned by a listener: not done, try again later. The level is the broker's delay level; 0 leaves it to
+    the broker, which waits longer each time; a negative one sends the message to the dead letters."""
+
+    delay_level: int = 0
+
+
+RETRY = Retry()
+DEAD_LETTER = Retry(-1)
+
+
+class ReceivedMessage:
+    """One message. Everything but `body` and `properties` is a plain attribute or cheap."""
+
+    __slots__ = ("_body", "_body_max", "_stored", "owner", "queue", "started_ms", "topic", "tries", "verdict")
+
+    def __init__(
+        self, stored: StoredMessage, queue: MessageQueue, body_bytes_max: int = UNPACKED_BYTES_MAX
+    ) -> None:
+        self._stored = stored
+        self._body: bytes | None = None
+        self._body_max = body_bytes_max
+        # The queue it was pulled from; for a message that is tried again, one of the retry topic.
+        self.queue = queue
+        # The topic it was sent to.
+        self.topic = stored.topic
+        # How often it was given to a listener before and not done.
+        self.tries = stored.reconsume_times
+        if stored.topic.startswith(RETRY_PREFIX):
+            self.topic = stored.properties.get(RETRY_TOPIC, stored.topic)
+        # The consumer's own notes: since when it is in hand (0: not), what became of it, whose it is.
+        self.started_ms = 0
+        self.verdict: Retry | None = None
+        self.owner: ProcessQueue | None = None
+
+    def __repr__(self) -> str:
+        return f"<ReceivedMessage {self.msg_id} of {self.queue} at {self.queue_offset}>"
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. CodecError if it was packed and cannot be unpacked."""
+        if self._body is None:
+            stored = self._stored
+            packed = stored.sys_flag & SystemFlag.COMPRESSED
+            self._body = unpack(stored.body, stored.sys_flag, self._body_max) if packed else stored.body
+        return self._body
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._stored.properties
+
+    @property
+    def tag(self) -> str:
+        return self._stored.tag
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of KEYS."""
+        return [key for key in self.properties.get(PropertyName.KEYS, "").split(" ") if key]
+
+    @property
+    def msg_id(self) -> str:
+        """The id that its producer gave it, the same however often it is delivered."""
+        return self.properties.get(PropertyName.UNIQ_KEY) or self._stored.message_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id of this stored copy: its broker and its place there."""
+        return self._stored.message_id
+
+    @property
+    def queue_offset(self) -> int:
+        return self._stored.queue_offset
+
+    @property
+    def log_offset(self) -> int:
+        """Its place in the broker's log."""
+        return self._stored.physical_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stored record."""
+        return self._stored.size
+
+    @property
+    def flag(self) -> int:
+        """The producer's own number."""
+        return self._stored.flag
+
+    @property
+    def sys_flag(self) -> int:
+        return self._stored.sys_flag
+
+    @property
+    def born_timestamp(self) -> int:
+        """When it was sent, by the producer's clock, in milliseconds."""
+        return self._stored.born_timestamp
+
+    @property
+    def born_host(self) -> HostAddress:
+        return self._stored.born_host
+
+    @property
+    def store_timestamp(self) -> int:
+        """When it was stored, by the broker's clock, in milliseconds."""
+        return self._stored.store_timestamp
+
+    @property
+    def store_host(self) -> HostAddress:
+        return self._stored.store_host
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The record as it is stored, body still packed."""
+        return self._stored
+
+    def retry_later(self, delay_level: int = 0) -> None:
+        """While iterating: this message is not done, have it tried again later."""
+        self.verdict = Retry(delay_level)
+
+
+def decode_records(
+    body: bytes | bytearray | memoryview,
+    queue: MessageQueue | None = None,
+    body_bytes_max: int = UNPACKED_BYTES_MAX,
+) -> list[ReceivedMessage]:
+    """The messages of an answer. `queue` is where they were pulled from; else it is made of what they say.
+
+    CorruptRecordError carries the offset in the body at which the first bad record begins.
+    """
+    view = memoryview(body)
+    messages: list[ReceivedMessage] = []
+    at, end = 0, len(view)
+    while at < end:
+        size = _SIZE.unpack_from(view, at)[0] if end - at >= _SIZE.size else 0
+        if not 0 < size <= end - at:
+            raise CorruptRecordError(f"a record of {size} bytes where {end - at} are left", at)
+        try:
+            stored = decode_record(view[at : at + size])
+        except CorruptRecordError as error:
+            raise CorruptRecordError(error.message, at) from error
+        if queue is not None and stored.topic != queue.topic:
+            raise CorruptRecordError(f"a record of topic {stored.topic[:80]!r} in an answer for {queue}", at)
+        where = queue or MessageQueue(stored.topic, "", stored.queue_id)
+        messages.append(ReceivedMessage(stored, where, body_bytes_max))
+        at += size
+    return messages

@@ -1,0 +1,264 @@
+"""Routes: which brokers have the queues of a topic, and where those brokers are.
+
+Rules: a producer uses the queues with write permission of brokers that have a master (id 0); a consumer those
+with read permission, master or not. An order configuration, where a topic has one, alone decides the
+producer's queues. A topic nobody knows yet is written to by the route of the template topic, with at most as
+many queues as the producer would ask for; the broker creates it with the first message. A broker that is in no
+route any more is forgotten. Name servers tell nobody of a death: routes are asked for again every 30 s and
+whenever one turned out to be stale.
+
+`TopicRoute` and `RouteCache` are plain data and know no network; `Routes` belongs to the client's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.client.name_servers import NameServers
+from penstock.errors import CodecError, PenstockError, ResponseError, RouteNotFoundError
+from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+
+__all__ = [
+    "MASTER_ID",
+    "BrokerData",
+    "MessageQueue",
+    "RouteCache",
+    "Routes",
+    "TopicRoute",
+    "parse_order_conf",
+    "read_address",
+    "read_route",
+]
+
+logger = logging.getLogger(__name__)
+
+# More queues than any broker would create; a route that claims more is damaged or hostile.
+_QUEUES_MAX = 65_536
+
+
+def read_address(broker: BrokerData, broker_id: int) -> str | None:
+    """The address to read from: that id, the slave after it, or any that is there."""
+    found = broker.broker_addrs.get(broker_id)
+    if found is None and broker_id != MASTER_ID:
+        found = broker.broker_addrs.get(broker_id + 1)
+    return found if found is not None else broker.any_address
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The route of a topic. `is_provisional` where it is the template's, because the topic is not there yet."""
+
+    topic: str
+    brokers: Mapping[str, BrokerData]
+    queues: tuple[QueueData, ...]
+    order_conf: str = ""
+    is_provisional: bool = False
+    publish_queues: tuple[MessageQueue, ...] = field(init=False, compare=False)
+    subscribe_queues: tuple[MessageQueue, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "publish_queues", tuple(self._publish_queues()))
+        object.__setattr__(self, "subscribe_queues", tuple(self._subscribe_queues()))
+
+    def _publish_queues(self) -> list[MessageQueue]:
+        if self.order_conf:
+            return [
+                MessageQueue(self.topic, name, queue_id)
+                for name, count in parse_order_conf(self.order_conf)
+                for queue_id in range(count)
+            ]
+        return [
+            MessageQueue(self.topic, item.broker_name, queue_id)
+            for item in self.queues
+            if item.is_writable and self.master(item.broker_name) is not None
+            for queue_id in range(item.write_queue_nums)
+        ]
+
+    def _subscribe_queues(self) -> list[MessageQueue]:
+        return [
+            MessageQueue(self.topic, item.broker_name, queue_id)
+            for item in self.queues
+            if item.is_readable
+            for queue_id in range(item.read_queue_nums)
+        ]
+
+    def master(self, broker_name: str) -> str | None:
+        """Where to send to."""
+        broker = self.brokers.get(broker_name)
+        return broker.master if broker is not None else None
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Where to read from."""
+        broker = self.brokers.get(broker_name)
+        return read_address(broker, broker_id) if broker is not None else None
+
+    def as_template_for(self, topic: str, queues_max: int) -> TopicRoute:
+        """This route, for a topic that will be created after its model."""
+        queues = []
+        for item in self.queues:
+            count = min(queues_max, item.read_queue_nums)
+            queues.append(dataclasses.replace(item, read_queue_nums=count, write_queue_nums=count))
+        return TopicRoute(topic, self.brokers, tuple(queues), is_provisional=True)
+
+
+def parse_order_conf(text: str) -> list[tuple[str, int]]:
+    """`brokerA:4;brokerB:2`; parts that are not so are left out."""
+    found = []
+    for part in text.split(";"):
+        name, _, count = part.strip().rpartition(":")
+        if name and count.isascii() and count.isdigit() and len(count) <= 5:
+            found.append((name, int(count)))
+    return found
+
+
+def read_route(topic: str, body: bytes | bytearray) -> TopicRoute:
+    """The answer of a name server; CodecError for anything else."""
+    data = TopicRouteData.decode(body)
+    if any(max(item.read_queue_nums, item.write_queue_nums) > _QUEUES_MAX for item in data.queue_datas):
+        raise CodecError(f"the route of topic {topic!r} has more than {_QUEUES_MAX} queues at one broker")
+    return TopicRoute(
+        topic,
+        {broker.broker_name: broker for broker in data.broker_datas},
+        tuple(sorted(data.queue_datas, key=lambda item: item.broker_name)),
+        data.order_topic_conf or "",
+    )
+
+
+class RouteCache:
+    """What is known of topics and brokers. A new route replaces the old one."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, TopicRoute] = {}
+        self._brokers: dict[str, BrokerData] = {}
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self._routes)
+
+    @property
+    def brokers(self) -> Mapping[str, BrokerData]:
+        """Every broker of any route, by name."""
+        return self._brokers
+
+    def get(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    def put(self, route: TopicRoute) -> bool:
+        """Take over a route; whether it says something new."""
+        old = self._routes.get(route.topic)
+        if old == route:
+            return False
+        self._routes[route.topic] = route
+        # The newest route knows best where its brokers are.
+        self._collect(route)
+        return True
+
+    def forget(self, topic: str) -> bool:
+        """Drop a topic; whether it was there."""
+        if self._routes.pop(topic, None) is None:
+            return False
+        self._collect()
+        return True
+
+    def _collect(self, newest: TopicRoute | None = None) -> None:
+        known: dict[str, BrokerData] = {}
+        for route in self._routes.values():
+            known.update(route.brokers)
+        known.update(newest.brokers if newest is not None else {})
+        self._brokers = known
+
+
+class Routes:
+    """The cache, kept true by asking a name server. `on_change` is called in the loop with each new route."""
+
+    def __init__(self, name_servers: NameServers) -> None:
+        self.cache = RouteCache()
+        self.on_change: list[Callable[[TopicRoute], object]] = []
+        self._name_servers = name_servers
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    async def get(self, topic: str) -> TopicRoute:
+        """The known route, or the name server's answer. RouteNotFoundError if there is none."""
+        return self.cache.get(topic) or await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask the name server; several callers share one question."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = asyncio.ensure_future(self._ask(topic))
+            self._asking[topic] = task
+            task.add_done_callback(lambda done: self._answered(topic, done))
+        return await asyncio.shield(task)
+
+    async def for_publishing(
+        self, topic: str, template: str, queues_max: int, *, refresh: bool = False
+    ) -> TopicRoute:
+        """The route to send by: the topic's own, or that of the template for a topic that is still to come."""
+        known = None if refresh else self.cache.get(topic)
+        if known is not None:
+            return known
+        try:
+            return await self.refresh(topic)
+        except RouteNotFoundError:
+            if not template or template == topic:
+                raise
+        try:
+            model = await self.refresh(template)
+        except RouteNotFoundError:
+            raise RouteNotFoundError(
+                f"topic {topic!r} does not exist",
+                f"create it (`penstock topic create {topic}`); no broker creates topics on demand here",
+            ) from None
+        route = model.as_template_for(topic, queues_max)
+        self._take(route)
+        return route
+
+    async def refresh_all(self, *topics: str) -> None:
+        """Ask again for every known topic and those given; what fails keeps its old route until next time."""
+        wanted = dict.fromkeys([*self.cache.topics, *topics])
+        await asyncio.gather(*(self._refresh_quietly(topic) for topic in wanted))
+
+    async def _refresh_quietly(self, topic: str) -> None:
+        try:
+            await self.refresh(topic)
+        except RouteNotFoundError:
+            known = self.cache.get(topic)
+            if known is not None and not known.is_provisional:
+                logger.info("topic %s has no route any more", topic)
+                self.cache.forget(topic)
+        except PenstockError as error:
+            logger.warning("route of topic %s: %s", topic, error)
+
+    async def _ask(self, topic: str) -> TopicRoute:
+        request = Command(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        answer = await self._name_servers.call(request)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RouteNotFoundError(
+                f"topic {topic!r} has no route", f"create it first: `penstock topic create {topic}`"
+            )
+        if answer.code != ResponseCode.SUCCESS:
+            raise ResponseError(answer.code, answer.remark or "no reason given")
+        if not answer.body:
+            raise CodecError(f"the route of topic {topic!r} is empty")
+        route = read_route(topic, answer.body)
+        self._take(route)
+        return route
+
+    def _take(self, route: TopicRoute) -> None:
+        if self.cache.put(route):
+            for listener in self.on_change:
+                listener(route)
+
+    def _answered(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._asking.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # seen by every waiter; one that was cancelled meanwhile has not looked

@@ -1,0 +1,82 @@
+"""What a consumer wants of its topics: tags, or an SQL expression that the broker evaluates.
+
+Rules: `*` or nothing is everything; else tags are separated by `||`. The broker compares hash codes only, so two
+tags may look alike to it: the client compares the text again. A message without a tag is wanted only by `*`. An
+SQL expression is the broker's business alone. A subscription that replaces another has a larger version, or the
+broker would keep the older one. A clustering consumer subscribes to its group's retry topic as well.
+
+`Subscriptions` belongs to the consumer's event loop once it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.client.received import retry_topic
+from penstock.errors import OptionError, RequestError
+from penstock.protocol.bodies import ExpressionType, SubscriptionData
+from penstock.runtime import Clock
+
+NAME_MAX = 255
+
+
+class Subscriptions:
+    """The topics of one consumer."""
+
+    def __init__(self, group: str, clock: Clock, *, broadcasting: bool) -> None:
+        self._clock = clock
+        self._by_topic: dict[str, SubscriptionData] = {}
+        self._version = 0
+        # In broadcasting nothing is handed back to the broker, so there is nothing to be tried again.
+        self._retry_topic = "" if broadcasting else retry_topic(group)
+
+    def __iter__(self) -> Iterator[SubscriptionData]:
+        return iter(list(self._by_topic.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def get(self, topic: str) -> SubscriptionData | None:
+        return self._by_topic.get(topic)
+
+    @property
+    def topics(self) -> list[str]:
+        """All of them, the retry topic included."""
+        return list(self._by_topic)
+
+    def add(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
+        """Subscribe, or replace the subscription of that topic."""
+        check_name("topic", topic)
+        if sql and expression not in ("", "*"):
+            raise OptionError("both tags and an SQL expression were given", "use one of them")
+        kind = ExpressionType.SQL92 if sql else ExpressionType.TAG
+        added = self._parse(topic, sql or expression, kind)
+        if self._retry_topic and self._retry_topic not in self._by_topic:
+            self._by_topic[self._retry_topic] = self._parse(self._retry_topic, "*", ExpressionType.TAG)
+        self._by_topic[topic] = added
+        return added
+
+    def remove(self, topic: str) -> bool:
+        """Unsubscribe; whether it was subscribed."""
+        found = self._by_topic.pop(topic, None) is not None
+        if list(self._by_topic) == [self._retry_topic]:
+            self._by_topic.clear()
+        return found
+
+    def _parse(self, topic: str, expression: str, kind: str) -> SubscriptionData:
+        self._version = max(self._version + 1, self._clock.now_ms())
+        try:
+            return SubscriptionData.parse(topic, expression.strip(), kind, self._version)
+        except RequestError as error:
+            raise OptionError(error.message, error.hint) from error
+
+
+def wants(subscription: SubscriptionData, tag: str) -> bool:
+    """Whether a message with this tag (empty: none) is wanted, as far as the client can tell."""
+    return not subscription.tags_set or tag in subscription.tags_set
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse a topic or group name that no broker would take."""
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable() or " " in name:
+        raise OptionError(f"{what} is {str(name)[:80]!r}", "use 1 to 127 letters, digits, _ - % |")

@@ -1,0 +1,267 @@
+"""What clients tell brokers about themselves: heartbeats (34) and the check of a subscription (46).
+
+Rules: forgiving where clients differ. A name that no enumeration has counts as the default, tag hashes may be
+strings, a subscription without type is by TAG, and hashes that are missing are computed from the tags.
+Plain values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Self, TypeVar
+
+from penstock.errors import RequestError
+from penstock.message.hashing import java_string_hash
+from penstock.metadata.fastjson import JsonObject
+from penstock.protocol.bodies.body import INT32_MAX, INT32_MIN, Body, BodyFields, without_nulls
+from penstock.protocol.codes import ResponseCode
+
+ALL_TAGS = "*"
+_TAG_SEPARATOR = "||"
+
+
+class ExpressionType(StrEnum):
+    """How a subscription chooses messages."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+class ConsumeType(StrEnum):
+    """Who moves the messages: the consumer by pulling, or the client library for a listener."""
+
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+    CONSUME_POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Whether each message goes to one consumer of the group or to every one."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group without offsets begins; the last three are historical."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
+    CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def read_enum(fields: BodyFields, key: str, default: E) -> E:
+    """The member of that name; the default for none and for names of other versions."""
+    try:
+        return type(default)(fields.text(key, default))
+    except ValueError:
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionData(Body):
+    """One topic of a consumer and which of its messages are wanted.
+
+    `sub_version` is milliseconds in Java and nanoseconds in Go: compare it only with its like.
+    """
+
+    topic: str
+    sub_string: str = ALL_TAGS
+    tags_set: frozenset[str] = frozenset()
+    code_set: frozenset[int] = frozenset()
+    sub_version: int = 0
+    expression_type: str = ExpressionType.TAG
+    class_filter_mode: bool = False
+
+    @classmethod
+    def parse(
+        cls, topic: str, expression: str | None, expression_type: str | None = None, sub_version: int = 0
+    ) -> Self:
+        """From what a user writes: `*`, `a || b`, or an SQL92 condition.
+
+        Raises RequestError with SUBSCRIPTION_PARSE_FAILED.
+        """
+        kind = expression_type or ExpressionType.TAG
+        if kind == ExpressionType.SQL92:
+            if not expression:
+                raise _unparsable("an SQL92 expression is empty", "write a condition")
+            return cls(topic, expression, sub_version=sub_version, expression_type=kind)
+        if kind != ExpressionType.TAG:
+            raise _unparsable(f"no such expression type: {kind[:40]!r}", "use TAG or SQL92")
+        if not expression or expression == ALL_TAGS:
+            return cls(topic, sub_version=sub_version)
+        tags = frozenset(tag for tag in map(str.strip, expression.split(_TAG_SEPARATOR)) if tag)
+        if not tags:
+            raise _unparsable(f"{expression[:80]!r} names no tag", "write *, a, or a || b")
+        return cls(topic, expression, tags, _hashes(tags), sub_version)
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        tags = frozenset(fields.text_list("tagsSet"))
+        codes = frozenset(fields.integer_list("codeSet", INT32_MIN, INT32_MAX))
+        return cls(
+            topic=fields.text("topic", ""),
+            sub_string=fields.text("subString", ALL_TAGS),
+            tags_set=tags,
+            code_set=codes or _hashes(tags),
+            sub_version=fields.i64("subVersion"),
+            expression_type=fields.text("expressionType", "") or ExpressionType.TAG,
+            class_filter_mode=fields.boolean("classFilterMode", False),
+        )
+
+    def to_json(self) -> JsonObject:
+        return {
+            "classFilterMode": self.class_filter_mode,
+            "codeSet": [*sorted(self.code_set)],
+            "expressionType": str(self.expression_type),
+            "subString": self.sub_string,
+            "subVersion": self.sub_version,
+            "tagsSet": [*sorted(self.tags_set)],
+            "topic": self.topic,
+        }
+
+    @property
+    def is_tag_type(self) -> bool:
+        return self.expression_type == ExpressionType.TAG
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every message is wanted."""
+        return self.is_tag_type and self.sub_string in (ALL_TAGS, "")
+
+    def accepts_code(self, tags_code: int) -> bool:
+        """Whether a message with this tag hash may be wanted; the client looks at the tag itself again."""
+        return self.is_all or tags_code in self.code_set
+
+
+def _hashes(tags: frozenset[str]) -> frozenset[int]:
+    try:
+        return frozenset(map(java_string_hash, tags))
+    except UnicodeEncodeError as error:
+        raise _unparsable("a tag holds half a character", "use whole characters") from error
+
+
+def _unparsable(message: str, hint: str) -> RequestError:
+    return RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, message, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData(Body):
+    """One consumer group of a client."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscriptions: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        return cls(
+            group_name=fields.text("groupName", ""),
+            consume_type=read_enum(fields, "consumeType", ConsumeType.CONSUME_PASSIVELY),
+            message_model=read_enum(fields, "messageModel", MessageModel.CLUSTERING),
+            consume_from_where=read_enum(
+                fields, "consumeFromWhere", ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+            ),
+            subscriptions=tuple(map(SubscriptionData.read, fields.object_list("subscriptionDataSet"))),
+            unit_mode=fields.boolean("unitMode", False),
+        )
+
+    def to_json(self) -> JsonObject:
+        return {
+            "consumeFromWhere": str(self.consume_from_where),
+            "consumeType": str(self.consume_type),
+            "groupName": self.group_name,
+            "messageModel": str(self.message_model),
+            "subscriptionDataSet": [item.to_json() for item in self.subscriptions],
+            "unitMode": self.unit_mode,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerData(Body):
+    """One producer group of a client."""
+
+    group_name: str
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        return cls(fields.text("groupName", ""))
+
+    def to_json(self) -> JsonObject:
+        return {"groupName": self.group_name}
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatData(Body):
+    """All groups of one client. With `without_sub` the subscriptions are left out and stay as they were."""
+
+    BYTES_MAX: ClassVar[int] = 2 * 1024 * 1024
+    OBJECTS_MAX: ClassVar[int] = 10_000
+
+    client_id: str
+    producers: tuple[ProducerData, ...] = ()
+    consumers: tuple[ConsumerData, ...] = ()
+    fingerprint: int = 0
+    without_sub: bool = False
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        return cls(
+            client_id=fields.text("clientID", ""),
+            producers=tuple(map(ProducerData.read, fields.object_list("producerDataSet"))),
+            consumers=tuple(map(ConsumerData.read, fields.object_list("consumerDataSet"))),
+            fingerprint=fields.i64("heartbeatFingerprint"),
+            without_sub=fields.boolean("withoutSub", False),
+        )
+
+    def to_json(self) -> JsonObject:
+        return {
+            "clientID": self.client_id,
+            "consumerDataSet": [item.to_json() for item in self.consumers],
+            "heartbeatFingerprint": self.fingerprint,
+            "producerDataSet": [item.to_json() for item in self.producers],
+            "withoutSub": self.without_sub,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckClientRequestBody(Body):
+    """Code 46: can this subscription be served?"""
+
+    BYTES_MAX: ClassVar[int] = 256 * 1024
+    OBJECTS_MAX: ClassVar[int] = 100
+
+    client_id: str
+    group: str
+    subscription: SubscriptionData | None = None
+    namespace: str | None = None
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        subscription = fields.inner("subscriptionData")
+        return cls(
+            client_id=fields.text("clientId", ""),
+            group=fields.text("group", ""),
+            subscription=None if subscription is None else SubscriptionData.read(subscription),
+            namespace=fields.text_or_none("namespace"),
+        )
+
+    def to_json(self) -> JsonObject:
+        return without_nulls(
+            clientId=self.client_id,
+            group=self.group,
+            namespace=self.namespace,
+            subscriptionData=None if self.subscription is None else self.subscription.to_json(),
+        )

@@ -1,0 +1,47 @@
+package penstock.interop.client;
+
+import com.alibaba.fastjson.JSONObject;
+import java.nio.file.Path;
+import penstock.interop.driver.Driver;
+
+/** The unmodified RocketMQ client of one release, as a driver. The commands are described where they are done. */
+public final class ClientTool {
+    private ClientTool() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Producers producers = new Producers();
+        PushConsumers pushers = new PushConsumers();
+        PullConsumers pullers = new PullConsumers();
+        new Driver()
+            .on("producer", producers::create)
+            .on("send", producers::send)
+            .on("request", producers::request)
+            .on("view", producers::view)
+            .on("query", producers::query)
+            .on("create_topic", producers::createTopic)
+            .on("flood", producers::flood)
+            .on("push", pushers::create)
+            .on("received", pushers::received)
+            .on("assigned", pushers::assigned)
+            .on("puller", pullers::createPuller)
+            .on("pull", pullers::pull)
+            .on("lite", pullers::createLite)
+            .on("poll", pullers::poll)
+            .on("seek", pullers::seek)
+            .on("close", command -> {
+                String name = command.getString("name");
+                if (!producers.close(name) && !pushers.close(name) && !pullers.close(name)) {
+                    throw new IllegalArgumentException("nothing is named " + name);
+                }
+                return new JSONObject();
+            })
+            .on("close_all", command -> {
+                pushers.closeAll();
+                pullers.closeAll();
+                producers.closeAll();
+                return new JSONObject();
+            })
+            .serve(Path.of(arguments[0]));
+    }
+}

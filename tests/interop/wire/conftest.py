@@ -1,0 +1,91 @@
+"""Servers and client drivers, shared by all tests of a session and run one server at a time.
+
+The tests of a server are run together: pytest groups them by the session-scoped `server`. Tests with the real RocketMQ
+come first: they show that the tests themselves are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+pytest.register_assert_rewrite("tests.interop.wire.peer", "tests.interop.wire.crosscheck")
+
+from tests.interop.java_errors import RegistryOutOfReach  # noqa: E402
+from tests.interop.java_release import VERSIONS, missing_tools  # noqa: E402
+from tests.interop.wire import rocketmq_server  # noqa: E402
+from tests.interop.wire.driver import Driver  # noqa: E402
+from tests.interop.wire.peer import Peer, Server  # noqa: E402
+from tests.interop.wire.penstock_server import Penstock  # noqa: E402
+from tests.interop.wire.rocketmq_server import RocketMQ  # noqa: E402
+
+T = TypeVar("T")
+SERVERS: dict[str, Callable[[Path], Server]] = {"rocketmq": RocketMQ, "penstock": Penstock}
+
+
+def _or_skip(prepare: Callable[[], T]) -> T:
+    """What needs Maven's repository, or a skip that says why it could not be had."""
+    missing = missing_tools()
+    if missing is not None:
+        pytest.skip(missing)
+    try:
+        return prepare()
+    except RegistryOutOfReach as unreachable:
+        pytest.skip(str(unreachable))
+
+
+@pytest.fixture(scope="session", params=list(SERVERS))
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp(request.param)
+    running = _or_skip(lambda: SERVERS[request.param](directory))
+    yield running
+    running.stop()
+
+
+class Drivers:
+    """Client processes, each started once and used by many tests."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._tmp_path_factory = tmp_path_factory
+        self._running: dict[str, Driver] = {}
+
+    def get(self, name: str) -> Driver:
+        if name not in self._running:
+            self._running[name] = self.start(name)
+        return self._running[name]
+
+    def start(self, name: str) -> Driver:
+        """A process of the test's own, which the test ends."""
+        directory = self._tmp_path_factory.mktemp(name)
+        if name == "mqadmin":
+            command = _or_skip(lambda: rocketmq_server.admin_command(directory))
+        else:
+            command = _or_skip(lambda: rocketmq_server.client_command(name.removeprefix("java-"), directory))
+        return Driver(name, command, directory)
+
+    def stop(self) -> None:
+        for driver in self._running.values():
+            driver.kill()
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    running = Drivers(tmp_path_factory)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session", params=[f"java-{version}" for version in VERSIONS])
+def java_client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def peer(server: Server, drivers: Drivers, java_client: str) -> Iterator[Peer]:
+    """A Java client of each release at each server."""
+    found = Peer(drivers.get(java_client), server)
+    yield found
+    found.end()

@@ -1,0 +1,117 @@
+"""A server process: ready once, stopped by the first signal, ended by the second, whatever its loop is doing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import asyncio, sys, time
+from penstock.cli import serving
+
+class Fake:
+    async def start(self):
+        {start}
+    async def stop(self):
+        print("stopping", flush=True)
+        {stop}
+
+if "asyncio" in sys.argv:
+    sys.modules["uvloop"] = None
+print(type(serving.new_event_loop()).__module__.split(".")[0], flush=True)
+sys.exit(serving.serve(Fake(), lambda: print("ready", flush=True), {timeout}))
+"""
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+
+
+def run_fake(
+    loop: str, *, start: str = "pass", stop: str = "pass", timeout: int = 20_000
+) -> subprocess.Popen[str]:
+    code = SCRIPT.format(start=start, stop=stop, timeout=timeout)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, loop],
+        cwd=ROOT,
+        env=os.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    used = process.stdout.readline().strip()
+    if used != loop:
+        process.kill()
+        process.communicate()
+        pytest.skip(f"{loop} is not installed")
+    return process
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@LOOPS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_stops_cleanly(loop: str, number: int) -> None:
+    process = run_fake(loop)
+    assert next_line(process) == "ready"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "stopping\n", "")
+
+
+@LOOPS
+def test_the_second_signal_ends_it_at_once(loop: str) -> None:
+    process = run_fake(loop, stop="await asyncio.sleep(60)")
+    assert next_line(process) == "ready"
+    process.send_signal(signal.SIGTERM)
+    assert next_line(process) == "stopping"
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert time.monotonic() - started < 10
+    assert err.count("\n") == 1
+    assert "second signal" in err
+
+
+@LOOPS
+def test_the_second_signal_counts_while_a_long_start_keeps_the_loop_busy(loop: str) -> None:
+    process = run_fake(loop, start="print('busy', flush=True); exec('while True: time.sleep(0.01)')")
+    assert next_line(process) == "busy"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "second signal" in err) == (130, True)
+
+
+@LOOPS
+def test_a_signal_during_the_start_stops_after_it(loop: str) -> None:
+    process = run_fake(loop, start="print('busy', flush=True); await asyncio.sleep(0.3)")
+    assert next_line(process) == "busy"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "stopping\n", "")
+
+
+def test_a_stop_that_takes_too_long_is_ended() -> None:
+    process = run_fake("asyncio", stop="await asyncio.sleep(60)", timeout=100)
+    assert next_line(process) == "ready"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "longer than 100 ms" in err) == (1, True)
+
+
+def test_a_start_that_fails_is_not_stopped() -> None:
+    process = run_fake("asyncio", start="raise RuntimeError('no')")
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "RuntimeError: no" in err
+    assert out == ""
