@@ -19,6 +19,15 @@ from penstock.remoting import Connection
 from penstock.runtime import Runtime
 
 _PREFIX = "message_id_prefix"
+_BORN_HOST = "born_host"
+
+
+def born_host(connection: Connection) -> bytes:
+    """A client's address as its messages carry it; encoded once per connection."""
+    host: bytes | None = connection.attributes.get(_BORN_HOST)
+    if host is None:
+        host = connection.attributes[_BORN_HOST] = connection.peer.encode()
+    return host
 
 
 class UniqueIds:

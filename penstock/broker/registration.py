@@ -44,6 +44,8 @@ class NameServerLink:
     changed: dict[str, TopicConfig] | None = None
     # Under which address the broker is registered there; empty if it is not.
     registered_as: str = ""
+    # The same, from the moment that the request leaves: it may be registered there without our knowing yet.
+    sent_as: str = ""
     failures: int = 0
     trouble: str = ""
     connection: Connection | None = None
@@ -98,7 +100,7 @@ class Registration:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await asyncio.gather(*(self._unregister(link) for link in self._links if link.is_registered))
+        await asyncio.gather(*(self._unregister(link) for link in self._links if link.sent_as))
         await self._client.close()
 
     async def register_all(self) -> dict[str, bool]:
@@ -143,7 +145,7 @@ class Registration:
         for link in self._links:
             if link.connection is connection and not self._stopping:
                 link.connection = None
-                link.registered_as = ""
+                link.registered_as = link.sent_as = ""
                 link.changed = None
                 link.wake.set()
 
@@ -191,6 +193,7 @@ class Registration:
                 else:
                     data = await self._encode(changed, self._topics.data_version)
                 request = self._request(address, data)
+                link.sent_as = address
                 response = check(await connection.call(request, self._options.register_timeout_ms))
         except TimeoutError:
             self._failed(link, f"no answer within {self._options.register_timeout_ms} ms")
@@ -213,7 +216,7 @@ class Registration:
 
     def _failed(self, link: NameServerLink, reason: str) -> None:
         link.failures += 1
-        link.registered_as = ""
+        link.registered_as = link.sent_as = ""
         if reason != link.trouble:  # once for each trouble, not once for each attempt
             _LOG.warning("cannot register with name server %s: %s", link.address, reason)
         link.trouble = reason
@@ -275,12 +278,12 @@ class Registration:
     async def _unregister(self, link: NameServerLink) -> None:
         header = UnregisterBrokerRequestHeader(
             broker_name=self._options.broker_name,
-            broker_addr=link.registered_as,
+            broker_addr=link.sent_as,
             cluster_name=self._options.cluster_name,
             broker_id=self._options.broker_id,
         )
         request = Command(RequestCode.UNREGISTER_BROKER, header.encode(), language="JAVA")
-        link.registered_as = ""
+        link.registered_as = link.sent_as = ""
         try:
             async with asyncio.timeout(UNREGISTER_TIMEOUT_MS / 1000):
                 check(await self._client.call(link.address, request, UNREGISTER_TIMEOUT_MS))

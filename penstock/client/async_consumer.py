@@ -15,7 +15,6 @@ At least once: what was not acknowledged when the program ends comes again. Belo
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -103,7 +102,7 @@ class AsyncConsumer:
         self._core: ConsumerCore | None = None
         self._workers: ThreadWorkers | TaskWorkers | None = None
         self._reports: Reports | None = None
-        self._turns: weakref.WeakKeyDictionary[asyncio.Task[Any], Turn] = weakref.WeakKeyDictionary()
+        self._turns: dict[asyncio.Task[Any], Turn] = {}
         self._wishes: list[tuple[str, str, str]] = []
         self._is_closed = False
 
@@ -170,7 +169,8 @@ class AsyncConsumer:
         if instance is None or core is None:
             return
         self._instance = None
-        for turn in list(self._turns.values()):
+        turn = self._turns.pop(task, None) if (task := asyncio.current_task()) is not None else None
+        if turn is not None:
             self._settle(turn.end(done=done))
         try:
             await core.close(timeout_ms)
@@ -317,8 +317,9 @@ class AsyncConsumer:
 
     def mark_committed(self) -> None:
         """What was polled so far is done; it is stored within seconds."""
-        for owner in self.core.holdings.owners:
-            self.core.offsets.set(owner.queue, owner.committed)
+        if self._core is not None:
+            for owner in self._core.holdings.owners:
+                self._core.offsets.set(owner.queue, owner.committed)
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off: this message is done."""
@@ -335,13 +336,20 @@ class AsyncConsumer:
         self.use(ITERATE)
         task = asyncio.current_task()
         assert task is not None
-        before = self._turns.pop(task, None)
-        if before is not None:
-            self._settle(before.end(done=False))
-        turn = Turn(self.core.clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
-        self._turns[task] = turn
-        self.core.handout.takers = max(1, len(self._turns))
+        turn = self._turns.get(task)
+        if turn is None:
+            turn = Turn(self.core.clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
+            self._turns[task] = turn
+            task.add_done_callback(self._task_ended)
+            self.core.handout.takers = len(self._turns)
+        turn.rewind()
         return _Messages(turn, self.core, self._settle)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        """A task that returned in the middle of a loop has done its message; one that failed has not."""
+        turn = self._turns.pop(task, None)
+        if turn is not None:
+            self._settle(turn.end(done=not task.cancelled() and task.exception() is None))
 
     def use(self, style: str) -> None:
         """A consumer is used in one style."""

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
 from penstock.client.batching import Parcel
-from penstock.client.delivery import Delivery
+from penstock.client.delivery import Delivery, partition
 from penstock.client.inbox import size_of
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
@@ -125,6 +125,7 @@ class AsyncProducer:
         delivery, instance = self._delivery, self._instance
         if delivery is None or instance is None:
             return
+        self._delivery = None
         delivery.inbox.close()
         try:
             async with asyncio.timeout(timeout_s):
@@ -224,11 +225,18 @@ class AsyncProducer:
         size = sum(map(size_of, items))
         if not delivery.inbox.reserve(size):
             await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(size))
-        parts = delivery.post_batch(items)
+        parts = partition(items, self.options.message_bytes_max)
         if len(parts) == 1:
-            return await parts[0][0]
-        outcomes = await asyncio.gather(*(future for future, _ in parts), return_exceptions=True)
-        return _join(outcomes, [count for _, count in parts])
+            return await delivery.post_together(items)
+        outcomes: list[Sequence[SendResult] | BaseException] = []
+        if items[0].queue_key:  # one after the other, or a retry could break their order
+            for numbers in parts:
+                future = delivery.post_together([items[number] for number in numbers])
+                outcomes += await asyncio.gather(future, return_exceptions=True)
+        else:
+            futures = [delivery.post_together([items[n] for n in numbers]) for numbers in parts]
+            outcomes += await asyncio.gather(*futures, return_exceptions=True)
+        return _join(outcomes, parts)
 
     async def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""
@@ -274,12 +282,14 @@ def no_room_error(options: ProducerOptions) -> BufferFullError:
 
 
 def _join(
-    outcomes: Sequence[Sequence[SendResult] | BaseException], counts: Sequence[int]
+    outcomes: Sequence[Sequence[SendResult] | BaseException], parts: Sequence[Sequence[int]]
 ) -> list[SendResult]:
-    """The results of several batches as one list, or one error for all of them."""
-    results: list[SendResult | BaseException] = []
-    for outcome, count in zip(outcomes, counts, strict=True):
-        results.extend([outcome] * count if isinstance(outcome, BaseException) else outcome)
+    """The results of several batches in the order of their messages, or one error for all of them."""
+    found: dict[int, SendResult | BaseException] = {}
+    for outcome, numbers in zip(outcomes, parts, strict=True):
+        each = [outcome] * len(numbers) if isinstance(outcome, BaseException) else outcome
+        found.update(zip(numbers, each, strict=True))
+    results = [found[number] for number in range(len(found))]
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if not errors:
         return [result for result in results if isinstance(result, SendResult)]

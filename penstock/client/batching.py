@@ -15,33 +15,18 @@ Time plays no part here: who gathers messages for how long is decided in `inbox.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock._hot.decode import encode_items as encode_batch
 from penstock.client.outgoing import Outgoing
 from penstock.protocol.bodies.queues import MessageQueue
 
-_RECORD_HEAD = struct.Struct(">iiiii")
-_I16 = struct.Struct(">h")
-RECORD_OVERHEAD = _RECORD_HEAD.size + _I16.size
+RECORD_OVERHEAD = 22
 
 # Topic, queue or None for any, durability.
 LaneKey = tuple[str, MessageQueue | None, str]
-
-
-def encode_batch(messages: Sequence[tuple[bytes, bytes, int]]) -> bytes:
-    """The body of a batch, from (body, properties, flag) of each message."""
-    parts: list[bytes] = []
-    add, head, tail = parts.append, _RECORD_HEAD.pack, _I16.pack
-    for body, properties, flag in messages:
-        size, text_size = len(body), len(properties)
-        add(head(RECORD_OVERHEAD + size + text_size, 0, 0, flag, size))
-        add(body)
-        add(tail(text_size))
-        add(properties)
-    return b"".join(parts)
 
 
 class Parcel:
@@ -57,7 +42,7 @@ class Parcel:
         self.lane = lane
         self.future = future
         self.when_done: list[Callable[[], object]] = []
-        self._encoded: bytes | None = None
+        self._encoded: bytes | bytearray | None = None
 
     @property
     def topic(self) -> str:
@@ -72,7 +57,7 @@ class Parcel:
     def is_batch(self) -> bool:
         return len(self.items) > 1
 
-    def encode(self) -> bytes:
+    def encode(self) -> bytes | bytearray:
         """The frame's body; kept, because it may be sent again."""
         if not self.is_batch:
             return self.items[0].body

@@ -32,6 +32,8 @@ from penstock.protocol.headers import (
     GetMinOffsetRequestHeader,
     Header,
     OffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullSysFlag,
     QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -70,7 +72,30 @@ class BrokerCalls:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset and wait until the broker says that it did."""
-        check(await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._commit_header(queue, offset)))
+        header = self._commit_header(queue, offset)
+        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            # A group that only reads what it was assigned has never introduced itself. A pull does that, where
+            # groups are created on demand, without making this client a member.
+            await self._introduce(queue)
+            answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        check(answer)
+
+    async def _introduce(self, queue: MessageQueue) -> None:
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=0,
+            max_msg_nums=1,
+            sys_flag=PullSysFlag.SUBSCRIPTION.value,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription="*",
+            sub_version=0,
+            expression_type="TAG",
+        )
+        await self._ask(queue, RequestCode.PULL_MESSAGE, header)
 
     async def commit_unheard(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset without an answer."""

@@ -77,7 +77,7 @@ class Consumer:
         self._lock = threading.Lock()
         self._is_closed = False
         self._at_exit: Callable[[], None] | None = None
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[threading.Thread, Turn] = {}
         self._ended = threading.Event()
 
     @property
@@ -126,7 +126,8 @@ class Consumer:
             return
         if at_exit is not None:
             atexit.unregister(at_exit)
-        turn = self._turns.pop(threading.get_ident(), None)
+        self._end_turns()
+        turn = self._turns.pop(threading.current_thread(), None)
         if turn is not None:
             self._report(turn.end(done=done))
         timeout_ms = None if timeout_s is None else int(timeout_s * 1000)
@@ -227,7 +228,7 @@ class Consumer:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
         self._use(POLL)
         if self.options.auto_commit:
-            self._running().call_soon(self._async.mark_committed)
+            self._async.reports.put(self._async.mark_committed)
         messages: list[ReceivedMessage] = []
         lot = self._handout.wait(max_messages, timeout_s)
         while lot is not None:
@@ -251,13 +252,20 @@ class Consumer:
     def __iter__(self) -> Iterator[ReceivedMessage]:
         self._use(ITERATE)
         assert self._clock is not None
-        before = self._turns.pop(threading.get_ident(), None)
-        if before is not None:
-            self._report(before.end(done=False))
-        turn = Turn(self._clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
-        self._turns[threading.get_ident()] = turn
-        self._handout.takers = max(1, len(self._turns))
+        self._end_turns()
+        thread = threading.current_thread()
+        turn = self._turns.get(thread)
+        if turn is None:
+            turn = Turn(self._clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
+            self._turns[thread] = turn
+            self._handout.takers = len(self._turns)
+        turn.rewind()
         return _Messages(turn, self._handout, self._report)
+
+    def _end_turns(self) -> None:
+        """Threads that ended in the middle of a loop leave their messages to others."""
+        for thread in [one for one in list(self._turns) if not one.is_alive()]:
+            self._report(self._turns.pop(thread).end(done=False))
 
     def _use(self, style: str) -> None:
         self._running()

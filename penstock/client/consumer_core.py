@@ -275,11 +275,12 @@ class ConsumerCore:
             offsets = {owner.queue: owner.committed for owner in self.holdings.owners}
         for queue, offset in offsets.items():
             self.offsets.set(queue, offset)
-        if not await self.offsets.persist(offsets, surely=True):
+        failed = await self.offsets.persist(offsets, surely=True)
+        for queue, error in failed.items():
             raise ClientError(
-                f"offsets of group {self.group!r} could not all be stored",
+                f"{len(failed)} offsets of group {self.group!r} were not stored; {queue}: {error.message}",
                 "commit again; look at the brokers if that fails too",
-            )
+            ) from error
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """An administrator sets the group back or forth."""

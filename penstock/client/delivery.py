@@ -23,8 +23,6 @@ from penstock.client.results import SendResult
 from penstock.client.sender import Sender, complete
 from penstock.errors import ClientClosedError, ConnectError, PenstockError
 
-# A batch on its way, and the number of its messages.
-Part = tuple["asyncio.Future[Sequence[SendResult]]", int]
 # Without batching a message waits for nothing but the room in the inbox.
 _UNLIMITED = 1 << 30
 
@@ -140,29 +138,13 @@ class Delivery:
             self._is_pumping = False
         return count
 
-    def post_batch(self, items: Sequence[Outgoing]) -> list[Part]:
-        """Send messages as few batches, around the lanes, in the order of messages. Their room is reserved."""
-        parts: list[Part] = []
-        limit = self._options.message_bytes_max
-        start, size = 0, 0
-        for end, item in enumerate(items):
-            item_size = size_of(item)
-            previous = items[end - 1] if end else item
-            if end > start and (
-                item.is_solo or previous.is_solo or not _may_share(previous, item) or size + item_size > limit
-            ):
-                parts.append(self._post_part(list(items[start:end]), size))
-                start, size = end, 0
-            size += item_size
-        parts.append(self._post_part(list(items[start:]), size))
-        return parts
-
-    def _post_part(self, items: list[Outgoing], size: int) -> Part:
+    def post_together(self, items: list[Outgoing]) -> asyncio.Future[Sequence[SendResult]]:
+        """Send messages that may share a frame, around the lanes. Their room is reserved."""
         future: asyncio.Future[Sequence[SendResult]] = asyncio.get_running_loop().create_future()
-        parcel = Parcel(items, size, future=future)
+        parcel = Parcel(items, sum(map(size_of, items)), future=future)
         self._direct.add(parcel)
         self.sender.post(parcel)
-        return future, len(items)
+        return future
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -213,11 +195,23 @@ class Delivery:
         await self.sender.close()
 
 
-def _may_share(one: Outgoing, other: Outgoing) -> bool:
-    """Whether two messages may be in one batch."""
-    return (
-        one.topic == other.topic
-        and one.durability == other.durability
-        and one.queue_key == other.queue_key
-        and one.queue == other.queue
-    )
+def partition(items: Sequence[Outgoing], bytes_max: int) -> list[list[int]]:
+    """Which messages travel together, by their numbers: those of one topic, queue, key and demand, up to a size.
+
+    Within a part the order is that of the messages.
+    """
+    parts: list[list[int]] = []
+    filling: dict[tuple[object, ...], tuple[list[int], int]] = {}
+    for number, item in enumerate(items):
+        if item.is_solo:
+            parts.append([number])
+            continue
+        key = (item.topic, item.durability, item.queue_key, item.queue)
+        size = size_of(item)
+        numbers, filled = filling.get(key, ([], 0))
+        if not numbers or filled + size > bytes_max:
+            numbers, filled = [], 0
+            parts.append(numbers)
+        numbers.append(number)
+        filling[key] = (numbers, filled + size)
+    return parts

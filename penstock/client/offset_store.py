@@ -42,8 +42,10 @@ class OffsetBackend(Protocol):
     async def fetch(self, queue: MessageQueue) -> int | None:
         """The stored offset, or None if the group never was in this queue."""
 
-    async def store(self, offsets: dict[MessageQueue, int], *, surely: bool) -> set[MessageQueue]:
-        """Write offsets; which of them were written, as far as is known. `surely` waits for the answers."""
+    async def store(
+        self, offsets: dict[MessageQueue, int], *, surely: bool
+    ) -> dict[MessageQueue, PenstockError]:
+        """Write offsets; why those were not written that were not. `surely` waits for the answers."""
 
     async def close(self) -> None:
         """Give up what it holds."""
@@ -92,8 +94,10 @@ class OffsetStore:
         self._offsets.pop(queue, None)
         self._written.pop(queue, None)
 
-    async def persist(self, queues: Iterable[MessageQueue] | None = None, *, surely: bool = False) -> bool:
-        """Write what changed, of all queues or of those given; whether nothing is left to write."""
+    async def persist(
+        self, queues: Iterable[MessageQueue] | None = None, *, surely: bool = False
+    ) -> dict[MessageQueue, PenstockError]:
+        """Write what changed, of all queues or of those given; what could not be written, and why."""
         wanted = self._offsets if queues is None else {q for q in queues if q in self._offsets}
         now = self._clock.monotonic_ms()
         due: dict[MessageQueue, int] = {}
@@ -103,12 +107,12 @@ class OffsetStore:
             if offset != written or (not surely and now - when >= REPEAT_MS):
                 due[queue] = offset
         if not due:
-            return True
-        done = await self._backend.store(due, surely=surely)
-        for queue in done:
-            if queue in self._offsets:
-                self._written[queue] = (due[queue], now)
-        return len(done) == len(due)
+            return {}
+        failed = await self._backend.store(due, surely=surely)
+        for queue, offset in due.items():
+            if queue not in failed and queue in self._offsets:
+                self._written[queue] = (offset, now)
+        return failed
 
     async def close(self) -> None:
         await self._backend.close()
@@ -123,19 +127,21 @@ class BrokerOffsets:
     async def fetch(self, queue: MessageQueue) -> int | None:
         return await self._calls.committed(queue)
 
-    async def store(self, offsets: dict[MessageQueue, int], *, surely: bool) -> set[MessageQueue]:
+    async def store(
+        self, offsets: dict[MessageQueue, int], *, surely: bool
+    ) -> dict[MessageQueue, PenstockError]:
         write = self._calls.commit if surely else self._calls.commit_unheard
+        failed: dict[MessageQueue, PenstockError] = {}
 
-        async def one(queue: MessageQueue, offset: int) -> MessageQueue | None:
+        async def one(queue: MessageQueue, offset: int) -> None:
             try:
                 await write(queue, offset)
             except PenstockError as error:
                 logger.info("storing offset %d of %s: %s", offset, queue, error)
-                return None
-            return queue
+                failed[queue] = error
 
-        answers = await asyncio.gather(*(one(queue, offset) for queue, offset in offsets.items()))
-        return {queue for queue in answers if queue is not None}
+        await asyncio.gather(*(one(queue, offset) for queue, offset in offsets.items()))
+        return failed
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -165,16 +171,18 @@ class FileOffsets:
                 await asyncio.to_thread(self._open)
         return self._offsets.get(queue)
 
-    async def store(self, offsets: dict[MessageQueue, int], *, surely: bool) -> set[MessageQueue]:
+    async def store(
+        self, offsets: dict[MessageQueue, int], *, surely: bool
+    ) -> dict[MessageQueue, PenstockError]:
         async with self._saving:
             content = ResetOffsetBody({**self._offsets, **offsets})
             try:
                 await asyncio.to_thread(self._save, content)
             except PenstockError as error:
                 logger.warning("storing offsets of group %s: %s", self._group, error)
-                return set()
+                return dict.fromkeys(offsets, error)
             self._offsets = content.offsets
-        return set(offsets)
+        return {}
 
     async def close(self) -> None:
         async with self._saving:

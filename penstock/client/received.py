@@ -4,7 +4,7 @@ Rules: a body that was packed by its producer is unpacked when it is first read,
 in the thread that reads it: a bomb or damage fails that one message, not the queue. A message of a retry topic
 shows the topic it was first sent to. Records are checked (lengths, checksums, topic) before anything is shown.
 
-`decode_records` is all that knows records here; a compiled decoder can take its place.
+`decode_records` is all that knows records here. Properties, hosts and ids are read when they are asked for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock._hot.decode import RawRecord, decode_run
 from penstock.client.compression import UNPACKED_BYTES_MAX, unpack
 from penstock.errors import CorruptRecordError
-from penstock.message import HostAddress, StoredMessage, SystemFlag, decode_record
+from penstock.message import (
+    HostAddress,
+    StoredMessage,
+    SystemFlag,
+    decode_properties,
+    decode_record,
+    encode_record,
+)
 from penstock.message.properties import PropertyName
 from penstock.protocol.bodies import MessageQueue
 
@@ -28,6 +36,7 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 _SIZE = struct.Struct(">i")
+_COMPRESSED = int(SystemFlag.COMPRESSED)
 
 
 def retry_topic(group: str) -> str:
@@ -55,26 +64,44 @@ DEAD_LETTER = Retry(-1)
 class ReceivedMessage:
     """One message. Everything but `body` and `properties` is a plain attribute or cheap."""
 
-    __slots__ = ("_body", "_body_max", "_stored", "owner", "queue", "started_ms", "topic", "tries", "verdict")
+    __slots__ = (
+        "_body",
+        "_body_max",
+        "_properties",
+        "_raw",
+        "owner",
+        "queue",
+        "started_ms",
+        "topic",
+        "tries",
+        "verdict",
+    )
 
-    def __init__(
-        self, stored: StoredMessage, queue: MessageQueue, body_bytes_max: int = UNPACKED_BYTES_MAX
-    ) -> None:
-        self._stored = stored
+    def __init__(self, raw: RawRecord, queue: MessageQueue, body_bytes_max: int = UNPACKED_BYTES_MAX) -> None:
+        self._raw = raw
         self._body: bytes | None = None
+        self._properties: Mapping[str, str] | None = None
         self._body_max = body_bytes_max
         # The queue it was pulled from; for a message that is tried again, one of the retry topic.
         self.queue = queue
         # The topic it was sent to.
-        self.topic = stored.topic
+        self.topic = raw.topic.decode("utf-8", "replace")
         # How often it was given to a listener before and not done.
-        self.tries = stored.reconsume_times
-        if stored.topic.startswith(RETRY_PREFIX):
-            self.topic = stored.properties.get(RETRY_TOPIC, stored.topic)
+        self.tries = raw.reconsume_times
+        if self.topic.startswith(RETRY_PREFIX):
+            self.topic = self.properties.get(RETRY_TOPIC, self.topic)
         # The consumer's own notes: since when it is in hand (0: not), what became of it, whose it is.
         self.started_ms = 0
         self.verdict: Retry | None = None
         self.owner: ProcessQueue | None = None
+
+    @classmethod
+    def of(
+        cls, stored: StoredMessage, queue: MessageQueue, body_bytes_max: int = UNPACKED_BYTES_MAX
+    ) -> ReceivedMessage:
+        """The message that a consumer would see of this one."""
+        (raw,), _ = decode_run(encode_record(stored), b"")
+        return cls(raw, queue, body_bytes_max)
 
     def __repr__(self) -> str:
         return f"<ReceivedMessage {self.msg_id} of {self.queue} at {self.queue_offset}>"
@@ -83,18 +110,20 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The body as it was sent. CodecError if it was packed and cannot be unpacked."""
         if self._body is None:
-            stored = self._stored
-            packed = stored.sys_flag & SystemFlag.COMPRESSED
-            self._body = unpack(stored.body, stored.sys_flag, self._body_max) if packed else stored.body
+            raw = self._raw
+            packed = raw.sys_flag & _COMPRESSED
+            self._body = unpack(raw.body, raw.sys_flag, self._body_max) if packed else raw.body
         return self._body
 
     @property
     def properties(self) -> Mapping[str, str]:
-        return self._stored.properties
+        if self._properties is None:
+            self._properties = decode_properties(self._raw.properties)
+        return self._properties
 
     @property
     def tag(self) -> str:
-        return self._stored.tag
+        return self.properties.get(PropertyName.TAGS, "")
 
     @property
     def keys(self) -> list[str]:
@@ -104,58 +133,76 @@ class ReceivedMessage:
     @property
     def msg_id(self) -> str:
         """The id that its producer gave it, the same however often it is delivered."""
-        return self.properties.get(PropertyName.UNIQ_KEY) or self._stored.message_id
+        return self.properties.get(PropertyName.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
         """The id of this stored copy: its broker and its place there."""
-        return self._stored.message_id
+        return f"{self._raw.store_host.hex().upper()}{self._raw.physical_offset:016X}"
 
     @property
     def queue_offset(self) -> int:
-        return self._stored.queue_offset
+        return self._raw.queue_offset
 
     @property
     def log_offset(self) -> int:
         """Its place in the broker's log."""
-        return self._stored.physical_offset
+        return self._raw.physical_offset
 
     @property
     def size(self) -> int:
         """Bytes of the stored record."""
-        return self._stored.size
+        return self._raw.size
 
     @property
     def flag(self) -> int:
         """The producer's own number."""
-        return self._stored.flag
+        return self._raw.flag
 
     @property
     def sys_flag(self) -> int:
-        return self._stored.sys_flag
+        return self._raw.sys_flag
 
     @property
     def born_timestamp(self) -> int:
         """When it was sent, by the producer's clock, in milliseconds."""
-        return self._stored.born_timestamp
+        return self._raw.born_timestamp
 
     @property
     def born_host(self) -> HostAddress:
-        return self._stored.born_host
+        return HostAddress.decode(self._raw.born_host)
 
     @property
     def store_timestamp(self) -> int:
         """When it was stored, by the broker's clock, in milliseconds."""
-        return self._stored.store_timestamp
+        return self._raw.store_timestamp
 
     @property
     def store_host(self) -> HostAddress:
-        return self._stored.store_host
+        return HostAddress.decode(self._raw.store_host)
 
     @property
     def stored(self) -> StoredMessage:
         """The record as it is stored, body still packed."""
-        return self._stored
+        raw = self._raw
+        return StoredMessage(
+            raw.topic.decode("utf-8", "replace"),
+            raw.body,
+            self.properties,
+            raw.queue_id,
+            raw.queue_offset,
+            raw.physical_offset,
+            raw.size,
+            raw.body_crc,
+            raw.flag,
+            raw.sys_flag,
+            raw.born_timestamp,
+            self.born_host,
+            raw.store_timestamp,
+            self.store_host,
+            raw.reconsume_times,
+            raw.prepared_offset,
+        )
 
     def retry_later(self, delay_level: int = 0) -> None:
         """While iterating: this message is not done, have it tried again later."""
@@ -171,20 +218,27 @@ def decode_records(
 
     CorruptRecordError carries the offset in the body at which the first bad record begins.
     """
-    view = memoryview(body)
-    messages: list[ReceivedMessage] = []
-    at, end = 0, len(view)
-    while at < end:
-        size = _SIZE.unpack_from(view, at)[0] if end - at >= _SIZE.size else 0
-        if not 0 < size <= end - at:
-            raise CorruptRecordError(f"a record of {size} bytes where {end - at} are left", at)
-        try:
-            stored = decode_record(view[at : at + size])
-        except CorruptRecordError as error:
-            raise CorruptRecordError(error.message, at) from error
-        if queue is not None and stored.topic != queue.topic:
-            raise CorruptRecordError(f"a record of topic {stored.topic[:80]!r} in an answer for {queue}", at)
-        where = queue or MessageQueue(stored.topic, "", stored.queue_id)
-        messages.append(ReceivedMessage(stored, where, body_bytes_max))
-        at += size
-    return messages
+    data = bytes(body)
+    records, end = decode_run(data, b"" if queue is None else queue.topic.encode())
+    if end < len(data):
+        raise CorruptRecordError(_what_is_wrong(data, end, queue), end)
+    if queue is not None:
+        return [ReceivedMessage(record, queue, body_bytes_max) for record in records]
+    return [
+        ReceivedMessage(
+            record, MessageQueue(record.topic.decode("utf-8", "replace"), "", record.queue_id), body_bytes_max
+        )
+        for record in records
+    ]
+
+
+def _what_is_wrong(data: bytes, at: int, queue: MessageQueue | None) -> str:
+    """Why the record at an offset of an answer was not taken."""
+    size = _SIZE.unpack_from(data, at)[0] if len(data) - at >= _SIZE.size else 0
+    if not 0 < size <= len(data) - at:
+        return f"a record of {size} bytes where {len(data) - at} are left"
+    try:
+        stored = decode_record(memoryview(data)[at : at + size])
+    except CorruptRecordError as error:
+        return error.message
+    return f"a record of topic {stored.topic[:80]!r} in an answer for {queue}"

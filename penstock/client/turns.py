@@ -42,6 +42,12 @@ class Turn:
         self._judge()
         return self._next()
 
+    def rewind(self) -> None:
+        """The loop was left at the current message: it is the next one again."""
+        if self._work is not None and self._current is not None and self._auto_ack:
+            self._work.untouched()
+        self._current = None
+
     def end(self, *, done: bool = True) -> Report | None:
         """Leave the lot. `done`: so is the current message; else it goes back with the rest."""
         work = self._work
@@ -49,8 +55,8 @@ class Turn:
             return None
         if done:
             self._judge()
-        elif self._current is not None and self._auto_ack:
-            work.untouched()
+        else:
+            self.rewind()
         self._work = self._current = None
         report = work.end()
         # In order and by hand, the queue is free when the last message is acknowledged, not before.

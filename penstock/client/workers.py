@@ -103,16 +103,16 @@ class Work:
 
 
 class Reports:
-    """Reports on their way from threads to the loop."""
+    """Reports on their way from threads to the loop, and other calls that must keep their place among them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settle: Settle) -> None:
         self._loop = loop
         self._settle = settle
-        self._reports: deque[Report] = deque()
+        self._reports: deque[Report | Callable[[], None]] = deque()
         self._is_due = False
         self._lock = threading.Lock()
 
-    def put(self, report: Report) -> None:
+    def put(self, report: Report | Callable[[], None]) -> None:
         """From any thread."""
         with self._lock:
             self._reports.append(report)
@@ -131,7 +131,10 @@ class Reports:
             reports, self._reports = self._reports, deque()
             self._is_due = False
         for report in reports:
-            self._settle(report)
+            if isinstance(report, Report):
+                self._settle(report)
+            else:
+                report()
 
 
 class ThreadWorkers:

@@ -14,7 +14,7 @@ import logging
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import BusyError
-from penstock.broker.message_ids import OffsetIds
+from penstock.broker.message_ids import OffsetIds, born_host
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.processors.send import REMARK_MAX
@@ -156,7 +156,7 @@ class ReplyProcessor:
                     text.changed(header.properties or "", pairs, text.BROKERS_OWN, self._rules.suffix)
                 ),
                 header.born_timestamp,
-                connection.peer.encode(),
+                born_host(connection),
                 header.flag,
                 header.sys_flag & 0x701,
                 header.reconsume_times,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import refusal_fields
-from penstock.broker.message_ids import OffsetIds, UniqueIds
+from penstock.broker.message_ids import OffsetIds, UniqueIds, born_host
 from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
 from penstock.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.broker.writing import MessageWriter, Written
@@ -136,7 +136,7 @@ class SendProcessor:
             bytes(command.body),
             stored,
             header.born_timestamp,
-            connection.peer.encode(),
+            born_host(connection),
             header.flag,
             self._rules.system_flag(config, header.sys_flag),
             header.reconsume_times,

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"-?\d+")
 # Figures that depend on when the question came, not on what was done before.
 _FIGURES = re.compile(
     r"body\.(.*\.)?(consumeTps|topicPutTps|tps|avgpt|delayTime|delay|counter|lastUpdateTimestamp)"
-    r"|body\.stats(Minute|Hour|Day)\.sum|body\.table\..*|body\.masterCommitLogMaxOffset"
+    r"|body\.stats(Minute|Hour|Day)\.sum|body\.table\..*|body\.offsetTable\.\d+|body\.masterCommitLogMaxOffset"
 )
 _PLACES = re.compile(r"body.*\.(position|physicOffset)|ext\.indexLastUpdatePhyoffset")
 # Settings that the fixtures choose, and those that only Penstock has.

@@ -161,7 +161,8 @@ def _resets(recorder: Recorder, wire: Wire, member: Wire) -> None:
 
 def _broker(recorder: Recorder, wire: Wire) -> None:
     recorder.call("broker settings", wire, 26, shows="settings")
-    recorder.call("broker settings update", wire, 25, body=b"maxMessageSize=4194304")
+    recorder.call("broker settings update", wire, 25, body=b"traceOn=true")
+    recorder.call("broker settings update, file sizes", wire, 25, body=b"mappedFileSizeCommitLog=67108864")
     recorder.call("broker settings update, black list", wire, 25, body=b"brokerConfigPath=/tmp/elsewhere")
     recorder.call("broker settings update, nothing", wire, 25)
     recorder.call("runtime info", wire, 28)

@@ -17,7 +17,16 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import BROKER, STORE, Bench, properties, records, run, running, send_fields
+from tests.unit.broker.running_broker import (
+    BROKER,
+    STORE,
+    Bench,
+    properties,
+    records,
+    run,
+    running,
+    send_fields,
+)
 
 HOUR = 3_600_000
 
@@ -159,7 +168,9 @@ def test_a_clock_that_is_set_makes_nothing_early_and_little_late(tmp_path: Path,
 
 
 @pytest.mark.fault("F10")
-def test_messages_stored_by_a_clock_that_was_ahead_wait_one_delay_after_a_restart_at_most(tmp_path: Path) -> None:
+def test_messages_stored_by_a_clock_that_was_ahead_wait_one_delay_after_a_restart_at_most(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         clock.jump(HOUR)

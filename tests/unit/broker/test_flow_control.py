@@ -99,7 +99,9 @@ def test_a_slow_disk_pushes_back_and_then_goes_on(tmp_path: Path, fast: bool) ->
 
 @pytest.mark.fault("F9")
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_flush_that_takes_too_long_is_code_10_with_the_place_of_the_message(tmp_path: Path, fast: bool) -> None:
+def test_a_flush_that_takes_too_long_is_code_10_with_the_place_of_the_message(
+    tmp_path: Path, fast: bool
+) -> None:
     async def scenario() -> None:
         store = replace(SYNC, sync_flush_timeout_ms=200)
         async with running(tmp_path, store=store, fast=fast) as bench:

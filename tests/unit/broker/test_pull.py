@@ -200,7 +200,10 @@ def test_the_checks_come_in_order_with_their_codes(tmp_path: Path) -> None:
             assert await code_of(queue=2) == (ResponseCode.INVALID_PARAMETER, None)
             assert await code_of(queue=-1) == (ResponseCode.INVALID_PARAMETER, None)
             assert await code_of(subscription="||") == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, None)
-            assert await code_of(subscription="a > 1", expressionType="SQL92") == (ResponseCode.SYSTEM_ERROR, None)
+            assert await code_of(subscription="a > 1", expressionType="SQL92") == (
+                ResponseCode.SYSTEM_ERROR,
+                None,
+            )
             assert await code_of(queueOffset="x") == (ResponseCode.SYSTEM_ERROR, None)
             assert await code_of(queueOffset=2**63) == (ResponseCode.SYSTEM_ERROR, None)
             assert await code_of() == (ResponseCode.PULL_NOT_FOUND, None)
@@ -320,7 +323,10 @@ def test_only_a_message_that_may_match_wakes_a_pull(tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
             await sender.send(TAGS="a")
             answer = await waiting
-            assert (answer.code, answer.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "8")
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                "8",
+            )
 
     run(scenario)
 

@@ -17,7 +17,9 @@ from tests.unit.broker.running_broker import Bench, Client, properties, records,
 class Asked:
     """A client's side: remembers what it was asked, answers as told."""
 
-    def __init__(self, code: int = 0, remark: str | None = None, body: bytes = b"{}", delay: float = 0) -> None:
+    def __init__(
+        self, code: int = 0, remark: str | None = None, body: bytes = b"{}", delay: float = 0
+    ) -> None:
         self.requests: list[Command] = []
         self._answer = (code, remark, body)
         self._delay = delay
@@ -74,7 +76,9 @@ def test_only_so_many_relays_are_under_way(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, relays_max=2) as bench:
             await consumer(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, Asked(delay=0.3))
-            codes = sorted(answer.code for answer in await asyncio.gather(*(running_info(bench) for _ in range(5))))
+            codes = sorted(
+                answer.code for answer in await asyncio.gather(*(running_info(bench) for _ in range(5)))
+            )
             assert codes == [0, 0, 2, 2, 2]
             assert (await running_info(bench)).code == 0
 
@@ -107,7 +111,9 @@ def test_a_message_is_consumed_on_demand(tmp_path: Path) -> None:
             assert (request.fields["topicSysFlag"], request.fields["groupSysFlag"]) == ("0", "0")
             assert [m.body for m in records(request.body)] == [b"again"]
             for wrong in ("zz", "", message_id[:-1], f"{message_id[:-1]}F"):
-                answer = await bench.client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, {**fields, "msgId": wrong})
+                answer = await bench.client.call(
+                    RequestCode.CONSUME_MESSAGE_DIRECTLY, {**fields, "msgId": wrong}
+                )
                 assert answer.code == ResponseCode.SYSTEM_ERROR
             assert len(asked.requests) == 1
 
@@ -119,7 +125,9 @@ def test_a_message_is_consumed_on_demand(tmp_path: Path) -> None:
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 
-async def reply(bench: Bench, requester: str = "c@1", code: int = RequestCode.SEND_REPLY_MESSAGE_V2) -> Command:
+async def reply(
+    bench: Bench, requester: str = "c@1", code: int = RequestCode.SEND_REPLY_MESSAGE_V2
+) -> Command:
     text = properties(CORRELATION_ID="x", REPLY_TO_CLIENT=requester, TTL="3000", MSG_TYPE="reply")
     fields = send_fields(REPLY_TOPIC, props=text)
     if code == RequestCode.SEND_REPLY_MESSAGE:
@@ -163,13 +171,21 @@ def test_a_reply_that_does_not_arrive_is_said_to(tmp_path: Path) -> None:
                 assert answer.code == ResponseCode.SYSTEM_ERROR
                 assert "is not connected" in (answer.remark or "")
                 assert answer.fields["MSG_REGION"] == "DefaultRegion"
-            refusing = await consumer(bench, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, Asked(1, "no such request"))
+            refusing = await consumer(
+                bench, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, Asked(1, "no such request")
+            )
             answer = await reply(bench)
-            assert (answer.code, "no such request" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+            assert (answer.code, "no such request" in (answer.remark or "")) == (
+                ResponseCode.SYSTEM_ERROR,
+                True,
+            )
             await refusing.close()
             await consumer(bench, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, Asked(delay=30))
             answer = await reply(bench)
-            assert (answer.code, "did not answer" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+            assert (answer.code, "did not answer" in (answer.remark or "")) == (
+                ResponseCode.SYSTEM_ERROR,
+                True,
+            )
 
     run(scenario)
 

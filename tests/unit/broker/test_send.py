@@ -48,7 +48,9 @@ async def stored(bench: Bench, topic: str = "T", queue: int = 0, offset: int = 0
 def test_a_message_is_stored_as_it_was_sent(tmp_path: Path, code: int, binary: bool) -> None:
     async def scenario() -> None:
         async with running(tmp_path, fast=False) as bench:
-            fields = send_fields(props=properties(TAGS="a", KEYS="k1 k2", WAIT="true", mine="x", UNIQ_KEY="U1"))
+            fields = send_fields(
+                props=properties(TAGS="a", KEYS="k1 k2", WAIT="true", mine="x", UNIQ_KEY="U1")
+            )
             if code == RequestCode.SEND_MESSAGE:
                 fields = SendMessageRequestHeader.decode_v2(fields).encode_v1()
             answer = await bench.client.call(code, fields, b"body", binary=binary)
@@ -160,8 +162,8 @@ def test_a_one_way_send_is_stored_and_never_answered(tmp_path: Path) -> None:
             connection = await bench.client.remoting.connection(bench.broker.address)
             for fields in (send_fields(), send_fields("no spaces")):
                 connection.send(Command(RequestCode.SEND_MESSAGE_V2, fields, b"one"))
+            command = Command(RequestCode.SEND_MESSAGE_V2, send_fields(), b"two", flag=2)
             with pytest.raises(CallTimeoutError):
-                command = Command(RequestCode.SEND_MESSAGE_V2, send_fields(), b"two", flag=2)
                 await connection.call(command, 300)
             assert [m.body for m in await stored(bench)] == [b"one", b"two"]
 
@@ -329,7 +331,9 @@ def test_a_retry_goes_to_its_topic_and_after_too_many_to_the_dead_letters(tmp_pa
                 (17, None, "%DLQ%g", 1),
             ):
                 fields = send_fields("%RETRY%g", props=properties(DELAY=str(level)), j=tries, l=most)
-                answer = await bench.client.call(RequestCode.SEND_MESSAGE_V2, fields, b"%d" % tries, version=401)
+                answer = await bench.client.call(
+                    RequestCode.SEND_MESSAGE_V2, fields, b"%d" % tries, version=401
+                )
                 assert answer.code == 0
                 message = (await stored(bench, topic))[-1]
                 assert (message.body, message.reconsume_times) == (b"%d" % tries, tries)
@@ -400,7 +404,10 @@ def test_a_batch_lies_together_and_is_answered_with_all_ids(tmp_path: Path, flus
             assert [m.body for m in messages] == [b"m0", b"m1", b"m2"]
             assert [m.flag for m in messages] == [0, 1, 2]
             assert [m.queue_offset for m in messages] == [1, 2, 3]
-            assert [m.properties for m in messages] == [{"TAGS": "t", "UNIQ_KEY": f"U{i}"} for i in range(3)]
+            added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+            assert [m.properties for m in messages] == [
+                {"TAGS": "t", "UNIQ_KEY": f"U{i}", **added} for i in range(3)
+            ]
             assert answer.fields["msgId"] == ",".join(m.message_id for m in messages)
 
     run(scenario)

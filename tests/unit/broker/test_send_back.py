@@ -128,9 +128,9 @@ def test_statistics_count_what_came_back(tmp_path: Path) -> None:
             await send_back(bench, position)
             await send_back(bench, position, -1)
             find = bench.broker.statistics.find
-            assert [item and item.value for item in (find("SNDBCK_PUT_NUMS", "T@g"), find("DLQ_PUT_NUMS", "T@g"))] == [
-                2,
-                1,
-            ]
+            back, dead = find("SNDBCK_PUT_NUMS", "T@g"), find("DLQ_PUT_NUMS", "T@g")
+            assert back is not None
+            assert dead is not None
+            assert (back.value, dead.value) == (2, 1)
 
     run(scenario)

@@ -13,7 +13,7 @@ MINUTE, HOUR, DAY = range(3)
 
 def test_a_window_holds_what_happened_in_it() -> None:
     item = Item(0)
-    for second in range(0, 7_200):
+    for second in range(7_200):
         item.add(2, 1, second * 1_000)
     now = 7_200_000
     minute = item.window(MINUTE, now)
@@ -82,7 +82,11 @@ def test_names_are_looked_up_and_rates_are_per_topic_and_group() -> None:
     assert statistics.group_get_tps("g", "T") == pytest.approx(3, rel=0.2)
     assert statistics.topic_put_tps("none") == statistics.group_get_tps("g", "none") == 0.0
     assert statistics.find("NOTHING", "T") is None
-    assert (statistics.puts.value, statistics.gets_transferred.value, statistics.gets_missed.value) == (300, 180, 60)
+    assert (statistics.puts.value, statistics.gets_transferred.value, statistics.gets_missed.value) == (
+        300,
+        180,
+        60,
+    )
     statistics.forget_topic("T")
     assert statistics.topic_put_tps("T") == 0.0
 

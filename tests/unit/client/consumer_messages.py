@@ -41,7 +41,7 @@ def stored(
 
 
 def received(offset: int = 0, body: bytes = b"hi", **parts: object) -> ReceivedMessage:
-    return ReceivedMessage(stored(offset, body, **parts), QUEUE)  # type: ignore[arg-type]
+    return ReceivedMessage.of(stored(offset, body, **parts), QUEUE)  # type: ignore[arg-type]
 
 
 def records(*messages: StoredMessage) -> bytes:

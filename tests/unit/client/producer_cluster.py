@@ -141,7 +141,9 @@ class FakeCluster:
     def address(self) -> str:
         return self.name_server.address
 
-    def add_topic(self, topic: str, queues: int = 2, perm: int = 6, brokers: tuple[FakeBroker, ...] = ()) -> None:
+    def add_topic(
+        self, topic: str, queues: int = 2, perm: int = 6, brokers: tuple[FakeBroker, ...] = ()
+    ) -> None:
         chosen = brokers or self.brokers
         self.name_server.routes[topic] = TopicRouteData(
             tuple(BrokerData("c", broker.name, {broker.broker_id: broker.address}) for broker in chosen),

@@ -131,16 +131,19 @@ def test_strategies_are_found_by_name() -> None:
         ConsistentHash(0)
 
 
-MEMBERS = st.sets(st.from_regex(r"10\.0\.0\.[0-9]{1,2}@[0-9]{1,3}(@[ab])?", fullmatch=True), min_size=1, max_size=12)
-QUEUES = st.sets(
-    st.builds(MessageQueue, st.just("T"), st.sampled_from(["a@b1", "a@b2", "b@b1", "c@b1", "plain"]), st.integers(0, 15))
+MEMBERS = st.sets(
+    st.from_regex(r"10\.0\.0\.[0-9]{1,2}@[0-9]{1,3}(@[ab])?", fullmatch=True), min_size=1, max_size=12
 )
+BROKERS = st.sampled_from(["a@b1", "a@b2", "b@b1", "c@b1", "plain"])
+QUEUES = st.sets(st.builds(MessageQueue, st.just("T"), BROKERS, st.integers(0, 15)))
 
 
 @pytest.mark.seed("S3-35")
 @pytest.mark.invariant("I10")
 @given(MEMBERS, QUEUES, st.sampled_from(sorted(STRATEGIES)))
-def test_every_queue_has_exactly_one_owner(members: set[str], all_queues: set[MessageQueue], name: str) -> None:
+def test_every_queue_has_exactly_one_owner(
+    members: set[str], all_queues: set[MessageQueue], name: str
+) -> None:
     shares = [allocate(find_strategy(name), member, all_queues, members) for member in members]
     dealt = [queue for share in shares for queue in share]
     assert len(dealt) == len(set(dealt))

@@ -1,9 +1,9 @@
 import asyncio
-import threading
 
 import pytest
 
-from penstock.client.batching import RECORD_OVERHEAD, Accumulator, encode_batch
+from penstock._hot.decode import encode_items as encode_batch
+from penstock.client.batching import RECORD_OVERHEAD, Accumulator
 from penstock.client.inbox import Inbox, size_of
 from penstock.client.outgoing import Outgoing
 from penstock.errors import ClientClosedError
@@ -64,8 +64,15 @@ def test_topics_queues_and_demands_never_share_a_batch():
     queue = MessageQueue("T", "a", 1)
     lanes = Accumulator(100, 10_000, in_flight_max=4)
     lanes.add(
-        [item(b"0"), item(b"1", "U"), item(b"2"), item(b"3", durability="flushed"), item(b"4", queue=queue)]
-        + [item(b"5", queue=MessageQueue("T", "a", 2)), item(b"6", "U")],
+        [
+            item(b"0"),
+            item(b"1", "U"),
+            item(b"2"),
+            item(b"3", durability="flushed"),
+            item(b"4", queue=queue),
+            item(b"5", queue=MessageQueue("T", "a", 2)),
+            item(b"6", "U"),
+        ],
         bound,
     )
     assert sorted(bodies(lanes.ready())) == [[b"0", b"2"], [b"1", b"6"], [b"3"], [b"4"], [b"5"]]
@@ -103,7 +110,7 @@ def test_unfinished_is_everything_and_whoever_waits_is_told():
     lanes.add([item(b"%d" % n) for n in range(5)], bound)
     lanes.ready()
     parcels = lanes.unfinished()
-    assert sorted(sum(bodies(parcels), [])) == [b"0", b"1", b"2", b"3", b"4"]
+    assert sorted(body for lot in bodies(parcels) for body in lot) == [b"0", b"1", b"2", b"3", b"4"]
     told = []
     for parcel in parcels:
         parcel.when_done.append(lambda p=parcel: told.append(p))
@@ -240,11 +247,7 @@ def test_threads_lose_nothing():
             for number in range(2_000):
                 box.put(item(b"%d-%d" % (name, number)))
 
-        threads = [threading.Thread(target=fill, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            await asyncio.sleep(0.005)
+        await asyncio.gather(*(asyncio.to_thread(fill, name) for name in range(4)))
         box.drain()
         found = [body for lot in taken for body in lot]
         assert len(found) == 8_000

@@ -16,10 +16,8 @@ def owner(number: int = 0, *, orderly: bool = False) -> ProcessQueue:
     return ProcessQueue(MessageQueue("T", "b", number), 0, QueueLimits(), orderly=orderly)
 
 
-def fill(handout: ThreadHandout | LoopHandout, queue: ProcessQueue, count: int, start: int = 0) -> list[ReceivedMessage]:
-    messages = [received(offset) for offset in range(start, start + count)]
-    handout.offer(queue, queue.put(messages, start + count))
-    return messages
+def fill(handout: ThreadHandout | LoopHandout, queue: ProcessQueue, count: int) -> None:
+    handout.offer(queue, queue.put([received(offset) for offset in range(count)], count))
 
 
 def offsets(messages: list[ReceivedMessage]) -> list[int]:

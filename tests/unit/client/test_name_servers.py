@@ -27,7 +27,9 @@ def test_who_answered_is_asked_first_until_it_fails():
 def seeds_starting_at(number, count):
     """A runtime whose first random choice among `count` is `number`."""
     return next(
-        Runtime(entropy=SeededEntropy(seed)) for seed in range(100) if SeededEntropy(seed).below(count) == number
+        Runtime(entropy=SeededEntropy(seed))
+        for seed in range(100)
+        if SeededEntropy(seed).below(count) == number
     )
 
 

@@ -26,7 +26,9 @@ def test_name_servers_in_every_spelling(given, expected):
     assert parse_name_servers(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", " ; ", [], "a:b", "a:0", "a:70000", "http://a:1", "a b:1", ":1", "user@a"])
+@pytest.mark.parametrize(
+    "given", ["", " ; ", [], "a:b", "a:0", "a:70000", "http://a:1", "a b:1", ":1", "user@a"]
+)
 def test_what_is_no_address_is_refused(given):
     with pytest.raises(OptionError):
         parse_name_servers(given)
@@ -52,7 +54,9 @@ def test_producer_options_have_ranges(wrong):
     assert next(iter(wrong)) in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [{"call_timeout_ms": 0}, {"instance_name": "a@b"}, {"client_ip": "x" * 200}])
+@pytest.mark.parametrize(
+    "wrong", [{"call_timeout_ms": 0}, {"instance_name": "a@b"}, {"client_ip": "x" * 200}]
+)
 def test_client_options_have_ranges(wrong):
     with pytest.raises(OptionError):
         ClientOptions(**wrong)

@@ -31,7 +31,17 @@ def test_a_key_always_has_the_same_queue_and_keys_spread():
 
 @pytest.mark.parametrize(
     ("latency", "avoided"),
-    [(0, 0), (49, 0), (100, 0), (549, 0), (550, 2000), (1800, 5000), (3000, 6000), (5000, 10000), (99999, 30000)],
+    [
+        (0, 0),
+        (49, 0),
+        (100, 0),
+        (549, 0),
+        (550, 2000),
+        (1800, 5000),
+        (3000, 6000),
+        (5000, 10000),
+        (99999, 30000),
+    ],
 )
 def test_how_long_a_slow_broker_is_left_alone(latency, avoided):
     faults = FaultLatency()

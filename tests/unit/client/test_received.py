@@ -61,7 +61,7 @@ def test_a_bomb_fails_its_own_message_only() -> None:
     with pytest.raises(MessageTooLargeError):
         _ = bad.body
     assert good.body == b"fine"
-    small = ReceivedMessage(stored(0, zlib.compress(b"12345"), sys_flag=0x1), QUEUE, body_bytes_max=4)
+    small = ReceivedMessage.of(stored(0, zlib.compress(b"12345"), sys_flag=0x1), QUEUE, body_bytes_max=4)
     with pytest.raises(MessageTooLargeError):
         _ = small.body
 

@@ -4,7 +4,14 @@ import pytest
 
 from penstock.client.instance import ClientInstance
 from penstock.client.options import ClientOptions
-from penstock.client.routes import MessageQueue, RouteCache, TopicRoute, parse_order_conf, read_address, read_route
+from penstock.client.routes import (
+    MessageQueue,
+    RouteCache,
+    TopicRoute,
+    parse_order_conf,
+    read_address,
+    read_route,
+)
 from penstock.errors import CodecError, RouteNotFoundError
 from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from tests.unit.client.producer_cluster import cluster
@@ -86,7 +93,9 @@ def test_an_answer_of_either_spelling_is_read():
         assert len(found.subscribe_queues) == 2
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"queueDatas":[{"brokerName":"z","readQueueNums":999999}]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"queueDatas":[{"brokerName":"z","readQueueNums":999999}]}']
+)
 def test_an_answer_that_is_no_route_is_refused(body):
     with pytest.raises(CodecError):
         read_route("T", body)

@@ -150,7 +150,14 @@ def test_less_durable_than_configured_is_a_status_unless_retries_are_wanted():
 
 
 def answer(code=0, **fields):
-    given = {"msgId": "AA", "queueId": "1", "queueOffset": "7", "MSG_REGION": "r", "TRACE_ON": "false", **fields}
+    given = {
+        "msgId": "AA",
+        "queueId": "1",
+        "queueOffset": "7",
+        "MSG_REGION": "r",
+        "TRACE_ON": "false",
+        **fields,
+    }
     return Command(code, given, flag=1)
 
 
