@@ -170,6 +170,11 @@ class RecordBuilder:
         self.error = self._write(fd, position)
         return -2 if self.error else used
 
+    def write(self, fd: int, position: int) -> bool:
+        """Write the run at `position` of the file; False with the reason in `error` if that failed."""
+        self.error = self._write(fd, position)
+        return self.error == 0
+
     @cython.cfunc
     @cython.exceptval(-2, check=True)
     def _write(self, fd: cython.int, position: cython.longlong) -> cython.int:

@@ -10,6 +10,7 @@ anybody is registered never decides whether the broker works.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -223,10 +224,14 @@ class Registration:
 
     def _address_for(self, connection: Connection) -> str:
         """Where clients of this name server reach the broker: as advertised, else as listening; a broker that
-        listens everywhere is reached where it reaches the name server from."""
+        listens everywhere is reached where it reaches the name server from. Beside a name server on the same
+        machine that would lead nobody else here, so it says "everywhere", and each client is given the address
+        under which it reached the name server."""
         listening = self._listening()
-        ip = connection.local.ip if listening.ip in _EVERYWHERE else listening.ip
-        return self._options.advertise(ip, listening.port)
+        ip = listening.ip
+        if ip in _EVERYWHERE and not ipaddress.ip_address(connection.local.ip).is_loopback:
+            ip = connection.local.ip
+        return self._options.advertise(ip or "0.0.0.0", listening.port)
 
     def _request(self, address: str, data: bytes) -> Command:
         options = self._options

@@ -22,7 +22,6 @@ from penstock.cli.clients import administering, client_options, echo_json
 from penstock.cli.option_types import NumberType, PlaceType
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Admin
     from penstock.client.consumer import Consumer
     from penstock.client.received import ReceivedMessage
     from penstock.protocol.bodies import MessageQueue
@@ -38,7 +37,9 @@ COUNT_MAX = (1 << 63) - 1
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--group", metavar="G", help="Consume as a member of this group; without it only look, storing no offsets."
+    "--group",
+    metavar="G",
+    help="Consume as a member of this group; without it only look, storing no offsets.",
 )
 @click.option(
     "--from",
@@ -85,7 +86,7 @@ def consume(
                 _seek(consumer, mine, place or "first")
             ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}
             try:
-                for messages in _polls(consumer, ends, limit, follow=follow):
+                for messages in _polls(consumer, ends, limit, _tags(expression), follow=follow):
                     show(messages)
             finally:
                 if group is not None and sys.exc_info()[0] in (None, KeyboardInterrupt):
@@ -96,10 +97,10 @@ def _join(
     consumer: Consumer, topic: str, expression: str, queues: Sequence[MessageQueue], *, alone: bool
 ) -> Sequence[MessageQueue]:
     """The queues that are ours to read."""
-    consumer.subscribe(topic, expression)
     if alone:
         consumer.assign(queues)
         return queues
+    consumer.subscribe(topic, expression)
     return [queue for queue in consumer.wait_assigned(JOIN_TIMEOUT_S) if queue.topic == topic]
 
 
@@ -113,15 +114,27 @@ def _seek(consumer: Consumer, queues: Sequence[MessageQueue], place: str | int) 
             consumer.seek_to_time(queue, int(place))
 
 
+def _tags(expression: str) -> frozenset[str]:
+    """The tags of `a || b`; none means all. Whoever only looks is given everything and sorts out here."""
+    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
+    return frozenset() if "*" in tags else tags
+
+
 def _polls(
-    consumer: Consumer, ends: dict[MessageQueue, int], limit: int | None, *, follow: bool
+    consumer: Consumer,
+    ends: dict[MessageQueue, int],
+    limit: int | None,
+    tags: frozenset[str],
+    *,
+    follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
     """Lots of messages until there are enough or, unless it follows, the ends are reached that there were."""
     left = limit if limit is not None else COUNT_MAX
     while left > 0:
         if not follow and all(consumer.position(queue) >= end for queue, end in ends.items()):
             return
-        messages = consumer.poll(min(AT_ONCE, left), POLL_S)
+        polled = consumer.poll(min(AT_ONCE, left), POLL_S)
+        messages = [message for message in polled if not tags or message.tag in tags]
         if messages:
             left -= len(messages)
             yield messages

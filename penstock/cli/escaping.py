@@ -7,7 +7,7 @@ is printed without passing through here, or through JSON in ASCII.
 
 from __future__ import annotations
 
-import base64
+from binascii import b2a_base64
 
 LINE_MAX = 2_000
 _SPACES_IN_TEXT = frozenset("\t\n\r")
@@ -33,7 +33,7 @@ def body_text(body: bytes) -> tuple[str, str]:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
-        return base64.b64encode(body).decode("ascii"), "base64"
+        return b2a_base64(body, newline=False).decode("ascii"), "base64"
     if all(char.isprintable() or char in _SPACES_IN_TEXT for char in text):
         return text, "utf-8"
-    return base64.b64encode(body).decode("ascii"), "base64"
+    return b2a_base64(body, newline=False).decode("ascii"), "base64"

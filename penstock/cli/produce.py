@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
@@ -21,6 +20,8 @@ from penstock.cli.clients import client_options, echo_json, reaching
 from penstock.cli.option_types import NumberType, PairType
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from penstock.client.producer import Producer
     from penstock.client.results import SendResult
 

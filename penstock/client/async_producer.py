@@ -19,7 +19,6 @@ from typing import Self, TypedDict, Unpack
 
 from penstock.client.batching import Parcel
 from penstock.client.delivery import Delivery, partition
-from penstock.client.inbox import size_of
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
 from penstock.client.outgoing import MessageParts, Outgoing
@@ -204,7 +203,7 @@ class AsyncProducer:
         """Send without an answer: quick, and nobody ever knows whether it was stored."""
         delivery = self._delivery or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
-        await delivery.sender.send_oneway(Parcel([item], size_of(item)))
+        await delivery.sender.send_oneway(Parcel([item], item.size))
 
     async def send_batch(
         self, messages: Iterable[Message], *, queue_key: str = "", durability: str = ""
@@ -215,14 +214,13 @@ class AsyncProducer:
         message, its result or its error.
         """
         delivery = self._delivery or await self._ready()
-        compose = delivery.composer.compose_for_batch
-        items = [compose(message, queue_key, durability) for message in messages]
+        items = delivery.composer.compose_batch(messages, queue_key, durability)
         return await self._send_items(delivery, items)
 
     async def _send_items(self, delivery: Delivery, items: list[Outgoing]) -> Sequence[SendResult]:
         if not items:
             return []
-        size = sum(map(size_of, items))
+        size = sum([item.size for item in items])
         if not delivery.inbox.reserve(size):
             await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(size))
         parts = partition(items, self.options.message_bytes_max)

@@ -23,8 +23,6 @@ from penstock._hot.decode import encode_items as encode_batch
 from penstock.client.outgoing import Outgoing
 from penstock.protocol.bodies.queues import MessageQueue
 
-RECORD_OVERHEAD = 22
-
 # Topic, queue or None for any, durability.
 LaneKey = tuple[str, MessageQueue | None, str]
 
@@ -106,37 +104,34 @@ class Accumulator:
         return len(self._waiting)
 
     def add(self, items: Iterable[Outgoing], queue_of: Callable[[Outgoing], MessageQueue | None]) -> None:
-        """Put messages into their lanes; `queue_of` says which queue one is bound to, or None."""
+        """Put messages into their lanes; `queue_of` says which queue a message with a key is bound to."""
         lane: Lane | None = None
+        topic = durability = ""
+        messages_max, bytes_max = self._messages_max, self._bytes_max
         for item in items:
-            queue = queue_of(item)
-            if (
-                lane is None
-                or queue is not None
-                or lane.key[1] is not None
-                or lane.key[0] != item.topic
-                or lane.key[2] != item.durability
-            ):
-                lane = self._lane((item.topic, queue, item.durability))
+            queue = queue_of(item) if item.queue_key else item.queue
+            # Most messages go where the last one went.
+            if lane is None or queue is not None or item.topic != topic or item.durability != durability:
+                topic, durability = item.topic, item.durability
+                lane = self._lane((topic, queue, durability))
                 self._waiting[lane] = None
-            self._put(lane, item)
+            size = item.size
+            if item.is_solo:
+                lane.seal()
+                lane.sealed.append(Parcel([item], size, lane))
+            else:
+                if len(lane.open) >= messages_max or lane.open_size + size > bytes_max:
+                    lane.seal()
+                lane.open.append(item)
+                lane.open_size += size
+            if queue is not None:
+                lane = None
 
     def _lane(self, key: LaneKey) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key, self._in_flight_max if key[1] is None else 1)
         return lane
-
-    def _put(self, lane: Lane, item: Outgoing) -> None:
-        size = len(item.body) + len(item.properties) + RECORD_OVERHEAD
-        if item.is_solo:
-            lane.seal()
-            lane.sealed.append(Parcel([item], size, lane))
-            return
-        if len(lane.open) >= self._messages_max or lane.open_size + size > self._bytes_max:
-            lane.seal()
-        lane.open.append(item)
-        lane.open_size += size
 
     def ready(self) -> list[Parcel]:
         """Parcels to be sent now; each is under way until `finished`."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.client.batching import Accumulator, Parcel
-from penstock.client.inbox import Inbox, size_of
+from penstock.client.inbox import Inbox
 from penstock.client.instance import ClientInstance
 from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import Composer, Outgoing
@@ -63,7 +63,7 @@ class Delivery:
 
     def accept(self, item: Outgoing) -> bool:
         """Send a message at once, past the inbox; False if there is no room for it."""
-        if not self.inbox.reserve(size_of(item)):
+        if not self.inbox.reserve(item.size):
             return False
         self._take([item])
         return True
@@ -84,7 +84,7 @@ class Delivery:
             if item.queue_key or item.queue is not None:
                 ordered.append(item)
                 continue
-            parcel = Parcel([item], size_of(item))
+            parcel = Parcel([item], item.size)
             self._direct.add(parcel)
             self.sender.post(parcel)
         return ordered
@@ -121,7 +121,7 @@ class Delivery:
             self._pump()
             return
         for item in items:
-            self._finished(Parcel([item], size_of(item)), None, failure)
+            self._finished(Parcel([item], item.size), None, failure)
 
     def _pump(self) -> int:
         """Send what may be sent. A send may end at once and free its lane again: no recursion, one more turn."""
@@ -141,7 +141,7 @@ class Delivery:
     def post_together(self, items: list[Outgoing]) -> asyncio.Future[Sequence[SendResult]]:
         """Send messages that may share a frame, around the lanes. Their room is reserved."""
         future: asyncio.Future[Sequence[SendResult]] = asyncio.get_running_loop().create_future()
-        parcel = Parcel(items, sum(map(size_of, items)), future=future)
+        parcel = Parcel(items, sum([item.size for item in items]), future=future)
         self._direct.add(parcel)
         self.sender.post(parcel)
         return future
@@ -207,7 +207,7 @@ def partition(items: Sequence[Outgoing], bytes_max: int) -> list[list[int]]:
             parts.append([number])
             continue
         key = (item.topic, item.durability, item.queue_key, item.queue)
-        size = size_of(item)
+        size = item.size
         numbers, filled = filling.get(key, ([], 0))
         if not numbers or filled + size > bytes_max:
             numbers, filled = [], 0

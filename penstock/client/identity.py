@@ -21,7 +21,7 @@ import time
 from penstock.runtime import Runtime
 
 _COUNTER_END = 0x10000
-_REFRESH_EVERY = 256
+_HEX = [f"{number:02X}" for number in range(256)]
 
 
 def client_id(ip: str, instance_name: str, unit_name: str, runtime: Runtime) -> str:
@@ -51,17 +51,20 @@ class UniqueIds:
         self._moment = -1
         self._counter = _COUNTER_END
         self._prefix = ""
+        self._page = ""
         self._advance()
 
     def next(self) -> str:
         """One id."""
         with self._lock:
-            # The clock is asked now and then only: the time in an id serves to narrow a search, no more.
-            if self._counter % _REFRESH_EVERY == 0:
+            low = self._counter & 0xFF
+            # The clock is asked once per page only: the time in an id serves to narrow a search, no more.
+            if not low or not self._page:
                 self._advance()
-            counter = self._counter
-            self._counter = counter + 1
-            return f"{self._prefix}{counter:04X}"
+                low = self._counter & 0xFF
+                self._page = f"{self._prefix}{self._counter >> 8:02X}"
+            self._counter += 1
+            return self._page + _HEX[low]
 
     def take(self, count: int) -> list[str]:
         """Several ids at the price of few."""
@@ -76,6 +79,7 @@ class UniqueIds:
                 ids += [f"{prefix}{number:04X}" for number in range(start, end)]
                 count -= end - start
                 self._counter = end
+                self._page = ""
         return ids
 
     def _advance(self) -> None:

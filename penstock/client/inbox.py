@@ -13,7 +13,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from penstock.client.batching import RECORD_OVERHEAD
 from penstock.client.outgoing import Outgoing
 from penstock.errors import ClientClosedError
 
@@ -39,7 +38,9 @@ class Inbox:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._room_bytes = room_bytes
-        self._room = threading.Condition(threading.Lock())
+        # The lock by itself, because entering it through the condition costs a Python call.
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._items: list[Outgoing] = []
         self._items_bytes = 0
         self._held_bytes = 0
@@ -54,10 +55,11 @@ class Inbox:
 
     def put(self, item: Outgoing) -> bool:
         """Leave a message; False if there is no room for it."""
-        size = size_of(item)
-        with self._room:
-            if not self._reserve(size):
-                return False
+        size = item.size
+        with self._lock:
+            if self._is_closed or (self._held_bytes and self._held_bytes + size > self._room_bytes):
+                return self._refuse()
+            self._held_bytes += size
             self._items.append(item)
             self._items_bytes += size
             if not self._is_armed:
@@ -76,17 +78,17 @@ class Inbox:
 
     def reserve(self, size: int) -> bool:
         """Take room for messages that do not go through the inbox."""
-        with self._room:
-            return self._reserve(size)
+        with self._lock:
+            # A message larger than the whole room is let in alone, rather than never.
+            if self._is_closed or (self._held_bytes and self._held_bytes + size > self._room_bytes):
+                return self._refuse()
+            self._held_bytes += size
+            return True
 
-    def _reserve(self, size: int) -> bool:
+    def _refuse(self) -> bool:
         if self._is_closed:
             raise ClientClosedError("the producer is closed", "make a new one")
-        # A message larger than the whole room is let in alone, rather than never.
-        if self._held_bytes and self._held_bytes + size > self._room_bytes:
-            return False
-        self._held_bytes += size
-        return True
+        return False
 
     def release(self, size: int) -> None:
         """Messages were answered: their room is free."""
@@ -126,7 +128,7 @@ class Inbox:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        with self._room:
+        with self._lock:
             items, self._items = self._items, []
             self._items_bytes = 0
             self._is_armed = self._is_urgent = False
@@ -146,8 +148,3 @@ class Inbox:
     @property
     def held_bytes(self) -> int:
         return self._held_bytes
-
-
-def size_of(item: Outgoing) -> int:
-    """What a message takes of the room, and of a batch."""
-    return len(item.body) + len(item.properties) + RECORD_OVERHEAD

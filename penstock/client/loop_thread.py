@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +31,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+_alive: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads."""
+    for thread in list(_alive):
+        thread._is_foreign = True
+    LoopThread._shared_lock = threading.Lock()  # another thread may have held it
+
+
 class LoopThread:
     """A running event loop that other threads hand work to."""
 
@@ -38,8 +49,9 @@ class LoopThread:
 
     def __init__(self, name: str = "penstock-client") -> None:
         self.loop = new_event_loop()
-        self._process = os.getpid()
+        self._is_foreign = False
         self._holders = 0
+        _alive.add(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -48,7 +60,7 @@ class LoopThread:
         """The thread of this process, started if need be; give it back with `release`."""
         with cls._shared_lock:
             shared = cls._shared
-            if shared is None or shared._process != os.getpid():
+            if shared is None or shared._is_foreign:
                 shared = cls._shared = cls()
             shared._holders += 1
             return shared
@@ -66,7 +78,8 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop, cancelling what still runs in it."""
-        if self._process != os.getpid() or not self._thread.is_alive():
+        _alive.discard(self)
+        if self._is_foreign or not self._thread.is_alive():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
         if self._thread is not threading.current_thread():
@@ -103,7 +116,7 @@ class LoopThread:
 
     def check_process(self) -> None:
         """Refuse to be used in a child process, in which the thread does not exist."""
-        if self._process != os.getpid():
+        if self._is_foreign:
             raise ClientError(
                 "this client was made before a fork and does not work in the child",
                 "make producers and consumers after the fork, in the process that uses them",
@@ -137,3 +150,7 @@ class LoopThread:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -22,8 +22,12 @@ from penstock.protocol.bodies.queues import MessageQueue
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _RETRY_PREFIX = "%RETRY%"
 _UNIQ_KEY = PropertyName.UNIQ_KEY
+# What a batch adds to body and properties of each message.
+RECORD_OVERHEAD = 22
 # More names than any program uses; over it the set of known ones begins anew.
 _TOPICS_REMEMBERED = 10_000
+# So few characters fit the limit of properties whatever they are.
+_PLAIN_CHARACTERS_MAX = PROPERTIES_SIZE_MAX // 4
 
 
 class MessageParts(TypedDict, total=False):
@@ -59,6 +63,7 @@ class Outgoing:
         "properties",
         "queue",
         "queue_key",
+        "size",
         "sys_flag",
         "topic",
     )
@@ -69,6 +74,8 @@ class Outgoing:
         self.properties = properties
         self.flag = flag
         self.msg_id = msg_id
+        # What it takes of a batch, and of the room for what waits.
+        self.size = len(body) + len(properties) + RECORD_OVERHEAD
         self.sys_flag = 0
         self.is_solo = False
         self.queue_key = ""
@@ -76,10 +83,6 @@ class Outgoing:
         self.durability = ""
         self.future: Any = None
         self.callback: Any = None
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.properties)
 
 
 class Composer:
@@ -91,6 +94,8 @@ class Composer:
         self._compression = Compression(options.compression)
         self._topics: set[str] = set()
         require(self._compression)
+        # Shorter bodies need no look at limits and compression.
+        self._plain_below = min(options.compress_over_bytes, options.message_bytes_max)
 
     def compose(
         self,
@@ -107,6 +112,21 @@ class Composer:
         durability: str = "",
     ) -> Outgoing:
         """An outgoing message, from a `Message` or from its parts."""
+        if (
+            type(message) is str
+            and type(body) is bytes
+            and message in self._topics
+            and len(body) < self._plain_below
+            and not (properties or delay_level or queue is not None)
+            and type(keys) is str
+        ):
+            text, msg_id = self._plain_properties(tag, keys)
+            if text:
+                outgoing = Outgoing(message, body, text, flag, msg_id)
+                outgoing.queue_key = queue_key
+                if durability or self._options.durability:
+                    self._demand(outgoing, durability)
+                return outgoing
         if isinstance(message, Message):
             if body is not None or tag or keys or properties or flag:
                 raise MessageError("a Message was given together with parts of one", "give either")
@@ -128,17 +148,52 @@ class Composer:
         outgoing.queue_key = queue_key
         return outgoing
 
-    def compose_for_batch(self, message: Message, queue_key: str = "", durability: str = "") -> Outgoing:
-        """An outgoing message whose body stays as it is."""
-        given: object = message
-        if not isinstance(given, Message):
-            raise MessageError(f"a batch is made of Message, not {type(given).__name__}", "use Message.of")
-        outgoing = self._make(
-            message.topic, message.body, dict(message.properties), message.flag, may_pack=False
-        )
-        outgoing.queue_key = queue_key
-        self._demand(outgoing, durability)
-        return outgoing
+    def _plain_properties(self, tag: str, keys: str) -> tuple[bytes, str]:
+        """Properties of a message that has at most these, with its id; nothing if the quick way will not do."""
+        msg_id = self._unique_ids.next()
+        if not tag and not keys:
+            return f"UNIQ_KEY\x01{msg_id}\x02".encode(), msg_id
+        count = 1
+        text = f"UNIQ_KEY\x01{msg_id}\x02"
+        if keys:
+            count += 1
+            text = f"KEYS\x01{keys}\x02{text}"
+        if tag:
+            count += 1
+            text = f"TAGS\x01{tag}\x02{text}"
+        if text.count("\x01") != count or text.count("\x02") != count or len(text) > _PLAIN_CHARACTERS_MAX:
+            return b"", ""
+        try:
+            return text.encode(), msg_id
+        except UnicodeEncodeError:
+            return b"", ""
+
+    def compose_batch(
+        self, messages: Iterable[Message], queue_key: str = "", durability: str = ""
+    ) -> list[Outgoing]:
+        """Outgoing messages whose bodies stay as they are."""
+        given = messages if isinstance(messages, list) else list(messages)
+        demand = durability or self._options.durability
+        if demand:
+            require_choice("durability", demand, tuple(Durability))
+        limit, topics = self._options.message_bytes_max, self._topics
+        composed: list[Outgoing] = []
+        for message, msg_id in zip(given, self._unique_ids.take(len(given)), strict=True):
+            if not isinstance(message, Message):
+                raise MessageError(
+                    f"a batch is made of Message, not {type(message).__name__}", "use Message.of"
+                )
+            topic, body = message.topic, message.body
+            if message.properties or topic not in topics or len(body) > limit or type(body) is not bytes:
+                outgoing = self._make(
+                    topic, _bytes(body), dict(message.properties), message.flag, may_pack=False
+                )
+            else:
+                outgoing = Outgoing(topic, body, f"UNIQ_KEY\x01{msg_id}\x02".encode(), message.flag, msg_id)
+            outgoing.queue_key = queue_key
+            outgoing.durability = demand
+            composed.append(outgoing)
+        return composed
 
     def _demand(self, outgoing: Outgoing, durability: str) -> None:
         demand = durability or self._options.durability
@@ -157,15 +212,20 @@ class Composer:
                 f"the body takes {len(body)} bytes, the limit is {limit}",
                 "split it, or raise message_bytes_max here and maxMessageSize at the broker",
             )
-        msg_id = properties.get(_UNIQ_KEY) or self._unique_ids.next()
-        properties[_UNIQ_KEY] = msg_id
-        outgoing = Outgoing(topic, body, property_bytes(properties), flag, msg_id)
+        if properties:
+            msg_id = properties.get(_UNIQ_KEY) or self._unique_ids.next()
+            properties[_UNIQ_KEY] = msg_id
+            text = property_bytes(properties)
+        else:
+            text, msg_id = self._plain_properties("", "")
+        outgoing = Outgoing(topic, body, text, flag, msg_id)
         if PropertyName.DELAY in properties or topic.startswith(_RETRY_PREFIX):
             outgoing.is_solo = True
         if may_pack and len(body) >= self._options.compress_over_bytes:
             packed = pack(body, self._compression, self._options.compression_level)
             if len(packed) < len(body):  # never so without compression
                 outgoing.body = packed
+                outgoing.size += len(packed) - len(body)
                 outgoing.sys_flag = flag_of(self._compression)
                 outgoing.is_solo = True
         return outgoing

@@ -121,6 +121,8 @@ class Producer:
 
     def __del__(self) -> None:
         if getattr(self, "_thread", None) is not None:
+            if self._at_exit is not None:
+                atexit.unregister(self._at_exit)
             warnings.warn("a Producer was dropped without being closed", ResourceWarning, 2, self)
 
     # -- sends -----------------------------------------------------------------------------------------------
@@ -177,8 +179,7 @@ class Producer:
     ) -> concurrent.futures.Future[Sequence[SendResult]]:
         """The same without waiting."""
         delivery = self._delivery or self._ready()
-        compose = delivery.composer.compose_for_batch
-        items = [compose(message, queue_key, durability) for message in messages]
+        items = delivery.composer.compose_batch(messages, queue_key, durability)
         return self._running().submit(self._async._send_items(delivery, items))
 
     def flush(self) -> None:
@@ -201,13 +202,13 @@ class Producer:
         return thread
 
     def _leave(self, delivery: Delivery, item: Outgoing) -> None:
-        thread = self._running()
-        thread.check_process()
-        inbox = delivery.inbox
-        if inbox.put(item):
-            return
-        thread.check_may_wait()
-        clock = delivery.clock
+        self._running().check_process()
+        if not delivery.inbox.put(item):
+            self._leave_when_there_is_room(delivery, item)
+
+    def _leave_when_there_is_room(self, delivery: Delivery, item: Outgoing) -> None:
+        self._running().check_may_wait()
+        inbox, clock = delivery.inbox, delivery.clock
         deadline = clock.monotonic_ms() + self.options.send_timeout_ms
         while not inbox.put(item):
             left = deadline - clock.monotonic_ms()

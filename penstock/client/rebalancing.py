@@ -171,13 +171,19 @@ class Rebalancing:
             return
         topics = self._subscriptions.topics
         routes = dict(zip(topics, await asyncio.gather(*map(self._route, topics)), strict=True))
-        if topics and (self._is_news or not self.joined):
-            await self._announce()
         found = [(topic, route) for topic, route in routes.items() if route is not None]
+        if topics and (self._is_news or not self.joined or self._has_strangers(found)):
+            await self._announce()
         await asyncio.gather(*(self._divide(topic, route) for topic, route in found))
         if len(found) < len(topics):
             self._try_again(self._missing_ms)
             self._missing_ms = min(MISSING_MAX_MS, self._missing_ms * 2)
+
+    def _has_strangers(self, found: list[tuple[str, TopicRoute]]) -> bool:
+        """Whether a broker of our topics has not heard of us yet."""
+        known = self._instance.broker_versions
+        masters = {broker.master for _, route in found for broker in route.brokers.values()}
+        return any(master is not None and master not in known for master in masters)
 
     async def _announce(self) -> None:
         """Tell the brokers who is here and what is wanted."""

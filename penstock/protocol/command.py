@@ -134,8 +134,8 @@ class Command:
 
 def parse_integer(name: str, text: str, low: int = INT64_MIN, high: int = INT64_MAX) -> int:
     """A decimal number from the wire. Length is looked at first: Python would parse megabytes of digits."""
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if not digits.isascii() or not digits.isdigit() or len(text) > 20:
+    digits = text if text.isdigit() else text[1:] if text[:1] in ("-", "+") else ""
+    if len(text) > 20 or not digits.isdigit() or not digits.isascii():
         raise FieldError(f"field {name!r} is no number: {text[:40]!r}")
     value = int(text)
     if not low <= value <= high:

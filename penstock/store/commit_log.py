@@ -209,9 +209,16 @@ class CommitLog:
         builder.begin(base, segment.size - position, self._now())
         count = build(builder)
         used = builder.used
-        if used:
+        if not used:
+            return count
+        if segment.fd < 0:
             self._write(segment, builder.content(), used)
-            self.on_built(builder.buffer, used, base)
+        elif builder.write(segment.fd, position):
+            segment.position = position + used
+            self.max_offset = base + used
+        else:
+            raise self._write_failed(segment, used, OSError(builder.error, os.strerror(builder.error)))
+        self.on_built(builder.buffer, used, base)
         return count
 
     def _append_over_segments(self, requests: Sequence[AppendRequest]) -> None:

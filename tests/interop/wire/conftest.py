@@ -60,10 +60,7 @@ class Drivers:
     def start(self, name: str) -> Driver:
         """A process of the test's own, which the test ends."""
         directory = self._tmp_path_factory.mktemp(name)
-        if name == "mqadmin":
-            command = _or_skip(lambda: rocketmq_server.admin_command(directory))
-        else:
-            command = _or_skip(lambda: rocketmq_server.client_command(name.removeprefix("java-"), directory))
+        command = _or_skip(lambda: rocketmq_server.client_command(name.removeprefix("java-"), directory))
         return Driver(name, command, directory)
 
     def stop(self) -> None:

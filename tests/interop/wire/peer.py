@@ -98,6 +98,8 @@ class Peer:
     # -- end -----------------------------------------------------------------------------------------------------
 
     def close(self, name: str) -> None:
+        """Stops one client. A message counts as consumed only a moment after the listener was given it."""
+        time.sleep(0.3)
         self.driver.do("close", name=name)
 
     def end(self) -> None:

@@ -318,7 +318,7 @@ def test_a_name_server_that_hangs_at_the_end(tmp_path: Path) -> None:
     ("listening", "advertised", "address"),
     [
         ("127.0.0.1", "", "127.0.0.1:10911"),
-        ("0.0.0.0", "", "127.0.0.1:10911"),
+        ("0.0.0.0", "", "0.0.0.0:10911"),
         ("0.0.0.0", "broker.example", "broker.example:10911"),
         ("10.1.2.3", "broker.example:7", "broker.example:7"),
     ],

@@ -3,9 +3,9 @@ import asyncio
 import pytest
 
 from penstock._hot.decode import encode_items as encode_batch
-from penstock.client.batching import RECORD_OVERHEAD, Accumulator
-from penstock.client.inbox import Inbox, size_of
-from penstock.client.outgoing import Outgoing
+from penstock.client.batching import Accumulator
+from penstock.client.inbox import Inbox
+from penstock.client.outgoing import RECORD_OVERHEAD, Outgoing
 from penstock.errors import ClientClosedError
 from penstock.protocol.bodies.batch import decode_batch
 from penstock.protocol.bodies.queues import MessageQueue
@@ -193,7 +193,7 @@ def test_who_finds_no_room_waits_until_answers_free_it():
         loop = asyncio.get_running_loop()
         taken = []
         one = item(b"x" * 100)
-        box = inbox(loop, taken, linger_ms=0, room_bytes=2 * size_of(one))
+        box = inbox(loop, taken, linger_ms=0, room_bytes=2 * one.size)
         assert box.put(one)
         assert box.put(one)
         assert not box.put(one)
@@ -202,7 +202,7 @@ def test_who_finds_no_room_waits_until_answers_free_it():
         thread = loop.run_in_executor(None, box.wait_for_room, 5.0)
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        box.release(size_of(one))
+        box.release(one.size)
         await asyncio.wait_for(waiting, 1)
         assert await thread
         assert box.put(one)

@@ -4,11 +4,13 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import penstock
+from penstock.broker.broker import Broker
 from penstock.client.allocation import Config
 from penstock.client.consumer import Consumer
 from penstock.errors import ClientError
@@ -105,8 +107,6 @@ def test_a_consumer_that_vanishes_is_replaced(address: str) -> None:
                 bodies.add(message.body)
                 if bodies == set(numbered(8)):
                     break
-        dying.core.rebalancing._loop = None
-        dying.options.__class__  # noqa: B018
         await dying.close(timeout_ms=0)
 
     asyncio.run(scenario())
@@ -220,14 +220,19 @@ def test_a_broker_that_comes_back_is_pulled_from_again(tmp_path: Path) -> None:
         await embedded.start()
         seen = Seen()
         consumer = Consumer(
-            embedded.address, group="g", start_from="first", listener=seen, route_interval_ms=200, pull_retry_ms=100
+            embedded.address,
+            group="g",
+            start_from="first",
+            listener=seen,
+            route_interval_ms=200,
+            pull_retry_ms=100,
         )
         try:
             await asyncio.to_thread(send, embedded.address, "T", b"1")
             await asyncio.to_thread(consumer.start)
             await asyncio.to_thread(consumer.subscribe, "T")
             await asyncio.to_thread(until, lambda: seen.bodies == [b"1"])
-            await embedded.restart_broker() if hasattr(embedded, "restart_broker") else await restart(embedded)
+            await restart(embedded)
             await asyncio.to_thread(send, embedded.address, "T", b"2")
             await asyncio.to_thread(until, lambda: b"2" in seen.bodies, 20)
         finally:
@@ -235,14 +240,12 @@ def test_a_broker_that_comes_back_is_pulled_from_again(tmp_path: Path) -> None:
             await embedded.stop()
 
     async def restart(embedded: EmbeddedBroker) -> None:
-        from dataclasses import replace
-
-        from penstock.broker.broker import Broker
-
         assert embedded.broker is not None
         await embedded.broker.stop()
         options = replace(embedded._broker_options, name_servers=(embedded.address,))
-        embedded.broker = Broker(options, embedded._store_options, tmp_path / "data", runtime=embedded._runtime)
+        embedded.broker = Broker(
+            options, embedded._store_options, tmp_path / "data", runtime=embedded._runtime
+        )
         await embedded.broker.start()
         await embedded.broker.registration.wait_registered(5_000)
 

@@ -1,0 +1,162 @@
+"""Real `penstock` server processes that tests kill, stop, pause and start again at the same address.
+
+Standard error of all lives of a server goes into one file, so that a test can look at what it complained of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ServerProcess:
+    """One server and all its lives. The port is the system's choice in the first and the same in the others."""
+
+    def __init__(self, command: str, folder: Path, *arguments: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.command = command
+        self.data = folder / "data"
+        self.log = folder / "stderr.log"
+        self._arguments = arguments
+        self._port = "0"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start it without waiting for it."""
+        assert self._process is None, "it runs already"
+        line = [sys.executable, "-m", "penstock.cli.main", self.command, "--json", "--port", self._port]
+        line += ["--data", str(self.data), *self._arguments]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
+
+    def wait_ready(self) -> dict[str, Any]:
+        """What the ready line says."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        told, deadline = bytearray(), time.monotonic() + READY_TIMEOUT_S
+        while not told.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([process.stdout], [], [], max(left, 0))
+            chunk = os.read(process.stdout.fileno(), 65_536) if readable else b""
+            assert chunk, f"{self.command} is not ready, exit code {process.poll()}: {self.complaints()}"
+            told += chunk
+        facts: dict[str, Any] = json.loads(told)
+        self.address = str(facts[self.command])
+        self._port = self.address.rpartition(":")[2]
+        return facts
+
+    def start(self) -> float:
+        """Start it and wait until it answers; the seconds that took."""
+        started = time.monotonic()
+        self.launch()
+        self.wait_ready()
+        return time.monotonic() - started
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is saved, flushed or said."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> float:
+        """SIGTERM, and wait until it has ended well; the seconds that took."""
+        started = time.monotonic()
+        code = self._end(signal.SIGTERM)
+        assert code == 0, f"{self.command} ended with {code}: {self.complaints()}"
+        return time.monotonic() - started
+
+    def pause(self) -> None:
+        """SIGSTOP: alive to the kernel, dead to everybody else."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, number: int) -> int:
+        process, self._process = self._process, None
+        assert process is not None, "it does not run"
+        assert process.stdout is not None
+        ended_before = process.poll()
+        assert ended_before is None, f"{self.command} ended by itself, {ended_before}: {self.complaints()}"
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            process.stdout.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def complaints(self) -> str:
+        """Its standard error, in all its lives."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+        if error is None:
+            assert "Traceback" not in self.complaints(), self.complaints()
+        else:
+            error.add_note(f"standard error of the {self.command}:\n{self.complaints()[-4_000:]}")
+
+
+def name_server(folder: Path) -> ServerProcess:
+    return ServerProcess("nameserver", folder)
+
+
+def broker(folder: Path, name_servers: str, *arguments: str, flush: str = "sync") -> ServerProcess:
+    """A broker that the machine's own disk use cannot disturb."""
+    settings = {
+        "store.flush_mode": flush,
+        "store.segment_size_bytes": str(4 << 20),
+        "store.queue_file_entries": "2000",
+        "store.disk_max_used_percent": "100",
+        "store.disk_clean_forcibly_percent": "100",
+        "store.disk_refuse_writes_percent": "100",
+        "store.disk_warning_percent": "100",
+    }
+    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    return ServerProcess("broker", folder, "--nameserver", name_servers, *pairs, *arguments)
+
+
+@contextmanager
+def cluster(folder: Path, *arguments: str, flush: str = "sync") -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """A name server and a broker that is registered with it."""
+    with (
+        name_server(folder / "nameserver") as names,
+        broker(folder / "broker", names.address, *arguments, flush=flush) as node,
+    ):
+        yield names, node

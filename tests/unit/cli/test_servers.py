@@ -1,0 +1,287 @@
+"""`penstock up`, `nameserver` and `broker` as processes: ready, reachable, configured, stopped, refused."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.main import root
+from penstock.client.admin import Admin
+from penstock.client.consumer import Consumer
+from penstock.client.producer import Producer
+
+ROOT = Path(__file__).resolve().parents[3]
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}
+# The disk of a test machine may be as full as it likes.
+ROOMY = [
+    f"--set=store.{name}=100"
+    for name in (
+        "disk_max_used_percent",
+        "disk_clean_forcibly_percent",
+        "disk_refuse_writes_percent",
+        "disk_warning_percent",
+    )
+]
+SMALL = [*ROOMY, "--set=store.segment_size_bytes=16M", "--set=store.index_slots=10000"]
+
+
+class Server:
+    """A command that runs until it is told to stop."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            _, err = process.communicate(timeout=20)
+            raise AssertionError(f"it ended with {process.returncode}: {err}")
+        self.ready: dict[str, Any] = json.loads(line) if line.startswith("{") else {"line": line}
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code and what it had to say."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        assert out == ""
+        return self.process.returncode, err
+
+
+@contextmanager
+def serving(*arguments: object, environment: dict[str, str] | None = None) -> Iterator[Server]:
+    command = [sys.executable, "-m", "penstock.cli.main", *(str(argument) for argument in arguments)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**CLEAN, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def refused(*arguments: object, environment: dict[str, str] | None = None) -> str:
+    """The complaint of a server that must not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", *(str(argument) for argument in arguments)],
+        cwd=ROOT,
+        env={**CLEAN, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    return done.stderr
+
+
+def test_up_is_ready_serves_and_stops_cleanly(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for round_number in range(2):
+        with serving(
+            "up", "--json", "--data", data, "--port", 0, "--nameserver-port", 0, *SMALL
+        ) as server:
+            ready = server.ready
+            assert ready["ready"] is True
+            assert ready["pid"] == server.process.pid
+            assert ready["data"] == str(data)
+            address = ready["nameserver"]
+            with Producer(address) as producer:
+                assert producer.send("T", b"one").is_ok  # at once: the ready line means known to the name server
+            with Consumer(address, "g", start_from="first") as consumer:
+                consumer.subscribe("T")
+                (message,) = consumer.poll(32, 10)
+                assert (message.body, message.queue_offset >= 0) == (b"one", True)
+                consumer.commit()
+            with Admin(address) as admin:
+                assert admin.describe_topic("T").messages == round_number + 1
+                assert admin.describe_group("g").lag == 0
+            code, err = server.stop()
+            assert (code, err) == (0, "")
+    assert not (data / "abort").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_ready_line_names_the_addresses(tmp_path: Path, number: int) -> None:
+    port, nameserver_port = free_port(), free_port()
+    arguments = ("--port", port, "--nameserver-port", nameserver_port, "--data", tmp_path / "d")
+    with serving("up", *arguments, *SMALL) as server:
+        line = server.ready["line"]
+        assert line.startswith("penstock up is ready: ")
+        assert f"name server 127.0.0.1:{nameserver_port}" in line
+        assert f"broker 127.0.0.1:{port}" in line
+        assert server.stop(number) == (0, "")
+
+
+@pytest.mark.seed("S2-4")
+@pytest.mark.seed("S1-2")
+def test_roles_in_processes_of_their_own(tmp_path: Path) -> None:
+    with (
+        serving("nameserver", "--json", "--port", 0, "--data", tmp_path / "n1") as first,
+        serving("nameserver", "--json", "--port", 0, "--data", tmp_path / "n2") as second,
+    ):
+        addresses = [first.ready["nameserver"], second.ready["nameserver"]]
+        broker = serving(
+            *("broker", "--json", "--port", 0, "--data", tmp_path / "b", "--name", "broker-x", *SMALL),
+            *("--nameserver", ";".join(addresses), "--cluster", "C1"),
+        )
+        with broker as server:
+            assert server.ready["broker_name"] == "broker-x"
+            for address in addresses:
+                assert wait_for_broker(address) == "broker-x"
+            first.stop()
+            with Producer(addresses) as producer:
+                assert producer.send("T", b"one name server is enough").is_ok
+            assert server.stop()[0] == 0
+        assert second.stop() == (0, "")
+
+
+def wait_for_broker(address: str) -> str:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with Admin(address) as admin:
+            brokers = admin.cluster_status().brokers
+        if brokers:
+            return brokers[0].name
+        time.sleep(0.05)
+    raise AssertionError("no broker registered")
+
+
+def test_a_broker_without_a_name_server_says_so(tmp_path: Path) -> None:
+    with serving("broker", "--json", "--port", 0, "--data", tmp_path / "b", *SMALL) as server:
+        code, err = server.stop()
+    assert code == 0
+    assert "clients cannot find this broker" in err
+
+
+def test_the_environment_and_files_configure_a_server(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=from-conf\nbrokerClusterName=C\nlistenPort=0\nsendMessageThreadPoolNums=4\n")
+    toml = tmp_path / "penstock.toml"
+    toml.write_text(f"data = '{tmp_path}/data'\n[nameserver]\nport = 0\n[store]\nsegment_size_bytes = '16M'\n")
+    environment = {"PENSTOCK_BROKER_CLUSTER_NAME": "from-env", "PENSTOCK_BROKER_PROT": "1"}
+    arguments = ("up", "--json", "--config", conf, "--config", toml, *ROOMY)
+    with serving(*arguments, environment=environment) as server:
+        ready = server.ready
+        assert (ready["broker_name"], ready["cluster"]) == ("from-conf", "from-env")
+        assert ready["data"] == f"{tmp_path}/data"
+        with Producer(ready["nameserver"]) as producer:
+            producer.send("T", b"x")
+        code, err = server.stop()
+    assert code == 0
+    assert "sendMessageThreadPoolNums (line 4)" in err
+    assert "did you mean PENSTOCK_BROKER_PORT?" in err
+    assert all(line.startswith("penstock: ") for line in err.splitlines())
+    (segment,) = (tmp_path / "data" / "commitlog").iterdir()
+    assert segment.stat().st_size == 16 << 20
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        complaint = refused("up", "--nameserver-port", port, "--port", 0, "--data", tmp_path / "d")
+        assert f"cannot listen on 127.0.0.1:{port}" in complaint
+        assert complaint.count("\n") == 1
+        complaint = refused("up", "--nameserver-port", 0, "--port", port, "--data", tmp_path / "d", *SMALL)
+        assert f"cannot listen on 127.0.0.1:{port}" in complaint
+
+
+def test_a_directory_in_use_is_told(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    with serving("up", "--json", *arguments) as server:
+        complaint = refused("up", *arguments)
+        assert str(tmp_path / "d") in complaint
+        assert complaint.count("\n") == 1
+        assert server.stop()[0] == 0
+
+
+@pytest.mark.fault("F1")
+def test_a_killed_node_recovers(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    with serving("up", "--json", "--set=store.flush_mode=sync", *arguments) as server:
+        with Producer(server.ready["nameserver"]) as producer:
+            sent = [producer.send("T", b"m%d" % number).msg_id for number in range(20)]
+        server.process.kill()
+        server.process.wait()
+    with serving("up", "--json", *arguments) as server:
+        with Admin(server.ready["nameserver"]) as admin:
+            assert [admin.get_message(msg_id, "T").msg_id for msg_id in sent] == sent
+        assert server.stop()[0] == 0
+
+
+# -- what is refused before anything starts ----------------------------------------------------------------------
+
+
+def in_process(*arguments: object) -> str:
+    result = CliRunner().invoke(root, [str(argument) for argument in arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "nameserver", "broker"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.77.1", "::"])
+def test_nothing_listens_beyond_this_machine_unasked(command: str, host: str) -> None:
+    complaint = in_process(command, "--host", host, "--port", 0)
+    assert complaint.startswith(f"penstock: --host: {host} can be reached from other machines")
+    assert "--listen-anywhere" in complaint
+
+
+def test_a_file_that_opens_the_server_to_others_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=a\nbindAddress=0.0.0.0\n")
+    complaint = in_process("broker", "--config", path)
+    assert complaint.startswith(f"penstock: {path}:2 (bindAddress): 0.0.0.0 can be reached")
+
+
+def test_listening_anywhere_when_told(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    with serving("up", "--json", "--host", "0.0.0.0", "--listen-anywhere", *arguments) as server:
+        port = server.ready["nameserver"].rpartition(":")[2]
+        with Producer(f"127.0.0.1:{port}") as producer:
+            assert producer.send("T", b"x").is_ok
+        assert server.stop()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("up", "--set", "broker.prot=1"), "--set broker.prot: [broker] has no option 'prot'; did you mean port?"),
+        (("up", "--set", "store.flush_mode=later"), "flush_mode is 'later': use async or sync"),
+        (("up", "--config", "absent.toml"), "absent.toml: No such file or directory"),
+        (("up", "--port", "70000"), "70000 is not between 0 and 65535"),
+        (("nameserver", "--set", "log_level=loud"), "--set log_level: log_level is 'loud'"),
+        (("broker", "--name", "no spaces"), "--name: broker_name is 'no spaces'"),
+    ],
+)
+def test_wrong_options_are_told_in_one_line(arguments: tuple[str, ...], complaint: str) -> None:
+    said = in_process(*arguments)
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+def test_an_advertised_address_that_nobody_reaches_is_doubted(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    with serving("up", "--json", "--advertise", "203.0.113.7:10911", *arguments) as server:
+        code, err = server.stop()
+    assert code == 0
+    assert "clients are told 203.0.113.7:10911, but the broker listens on 127.0.0.1 only" in err
