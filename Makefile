@@ -79,6 +79,14 @@ check: $(DEPS_STAMP) ## Lint, format, types and import directions
 bench: setup ## Measure the store against raw writes, syncs and reads of the same run
 	@$(PY) -m benchmarks.store $(ARGS)
 
+.PHONY: bench-wire
+bench-wire: setup ## Measure the broker against RocketMQ, Redis and NATS with a cheap client
+	@$(PY) -m benchmarks.wire $(ARGS)
+
+.PHONY: bench-clients
+bench-clients: setup ## Measure brokers with the same Java client, and the Python client beside the Java one
+	@$(PY) -m benchmarks.clients $(ARGS)
+
 .PHONY: crash
 crash: setup ## Kill writers at random moments for ROUNDS=n rounds and check what survives
 	@PENSTOCK_CRASH_ROUNDS=$(ROUNDS) PENSTOCK_EXPECT=compiled \

@@ -1,9 +1,10 @@
 """Writes the configuration page from the options classes: `docs_config.py PAGE`, or `--check PAGE`.
 
-Every room keeps its options in `penstock/<room>/options.py`, as frozen dataclasses. A field's paragraph is
-the string below it, or else the comment above it; a camelCase name in parentheses in it is RocketMQ's name
-for the same setting. The files are parsed, not imported, so the page can be made without building anything.
-A field without a paragraph is an error: an option that nobody explained is not done.
+Every room keeps its options in `penstock/<room>/options.py` (or `*_options.py`, `tls.py`), as frozen
+dataclasses named `...Options`. A field's paragraph is the string below it, or else the comment above it; a
+camelCase or dotted name in parentheses in it is RocketMQ's name for the same setting. The files are parsed,
+not imported, so the page can be made without building anything. A field without a paragraph is an error: an
+option that nobody explained is not done. A class that `SECTIONS` does not know comes last, under its own name.
 
 `--check` writes nothing and fails if the page is not what would be written.
 """
@@ -20,18 +21,50 @@ ROOT = Path(__file__).resolve().parent.parent
 INTRODUCTION = """\
 # Configuration
 
-Made by `make docs-config` from `penstock/*/options.py`. Edit there, not here.
+Made by `make docs-config` from the options classes of each room. Edit there, not here.
 
 A value is checked when the options are made; one outside its range raises `OptionError` with the name of the
-option and what to use instead. The unit is the last word of a name: `_bytes`, `_ms`, `_hours`, `_percent`.
+option, where it was written, and what to use instead. The unit is the last word of a name: `_bytes`, `_ms`,
+`_hours`, `_percent`.
+
+Servers (`penstock up`, `penstock nameserver`, `penstock broker`) take any option below from four places; the
+later one wins. Here `broker.port`:
+
+| place | written as |
+|---|---|
+| a TOML file, `--config penstock.toml` | `port = 10911` under `[broker]`; options of the process stand before the first table |
+| a file of RocketMQ, `--config broker.conf` | `listenPort=10911`; the last column of each table has these names |
+| the environment | `PENSTOCK_BROKER_PORT=10911`; of the process `PENSTOCK_DATA` |
+| flags | `--port 10911`, or for every option `--set broker.port=10911` |
+
+In text, sizes may end in `K`, `M`, `G` and times in `ms`, `s`, `m`, `h`, `d`: `--set store.segment_size_bytes=64M`.
+An unknown name is refused in a TOML file and in a flag, and named in a warning elsewhere. How files are found and
+what RocketMQ's files may say: [operating servers](operating/servers.md#configuration).
+
+Clients take their options as keyword arguments: `Producer(address, linger_ms=5)`.
 """
-ROCKETMQ_NAME = re.compile(r"\(([a-z]+[A-Z][A-Za-z]*(?: / \d+)?)\)")
+ROCKETMQ_NAME = re.compile(
+    r"\((?P<name>[a-z]+[A-Z][A-Za-z0-9]*|[a-z]+(?:\.[A-Za-z]+)+)(?P<scale> / \d+)?(?:(?:;| of) [^)]*)?\)"
+)
+# What a class's options are called on the page and in `--set`, in the order of the page, with a title.
+SECTIONS = {
+    "ProcessOptions": ("", "The process"),
+    "NameServerOptions": ("nameserver", "Name server"),
+    "BrokerOptions": ("broker", "Broker"),
+    "StoreOptions": ("store", "Store"),
+    "RemotingOptions": ("remoting", "Connections"),
+    "TlsOptions": ("tls", "TLS"),
+    "ClientOptions": ("client", "Every client"),
+    "ProducerOptions": ("producer", "Producers"),
+    "ConsumerOptions": ("consumer", "Consumers"),
+}
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.LShift: operator.lshift,
 }
+PATTERNS = ("penstock/*/options.py", "penstock/*/*_options.py", "penstock/remoting/tls.py")
 BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -54,6 +87,14 @@ class OptionsClass:
     name: str
     paragraph: str
     options: list[Option]
+
+    @property
+    def section(self) -> str:
+        return SECTIONS.get(self.name, (self.name, ""))[0]
+
+    @property
+    def title(self) -> str:
+        return SECTIONS.get(self.name, ("", self.name))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +127,8 @@ class Module:
             left, right = self.value(node.left), self.value(node.right)
             if isinstance(left, int) and isinstance(right, int):
                 return OPERATORS[type(node.op)](left, right)
+        if isinstance(node, ast.Tuple):
+            return tuple(self.value(item) for item in node.elts)
         return ast.unparse(node)
 
 
@@ -106,6 +149,10 @@ def comment_above(lines: list[str], line_number: int) -> str:
 
 def show_default(name: str, value: object) -> str:
     """A default as one would write it, and in a larger unit where bytes are counted."""
+    if isinstance(value, tuple):
+        return f"`{';'.join(map(str, value))}`" if value else "none"
+    if value == "":
+        return "empty"
     if isinstance(value, int) and not isinstance(value, bool) and "bytes" in name:
         for unit, unit_name in BINARY_UNITS:
             if value and value % unit == 0:
@@ -134,7 +181,7 @@ def read_options(node: ast.ClassDef, lines: list[str], module: Module) -> Iterat
             type_name=type_name,
             default=show_default(name, module.value(statement.value)) if statement.value else "required",
             paragraph=paragraph,
-            rocketmq_name=names[0] if names else "",
+            rocketmq_name="".join(names[0]) if names else "",
         )
 
 
@@ -143,14 +190,17 @@ def read_room(path: Path) -> Iterator[OptionsClass]:
     tree = ast.parse(source)
     module = Module.of(tree)
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and is_dataclass(node):
+        if isinstance(node, ast.ClassDef) and is_dataclass(node) and node.name.endswith("Options"):
             options = list(read_options(node, source.splitlines(), module))
             paragraph = " ".join((ast.get_docstring(node) or "").split())
             yield OptionsClass(path.parent.name, node.name, paragraph, options)
 
 
 def read_all() -> list[OptionsClass]:
-    return [group for path in sorted(ROOT.glob("penstock/*/options.py")) for group in read_room(path)]
+    paths = {path for pattern in PATTERNS for path in ROOT.glob(pattern)}
+    order = [*SECTIONS]
+    groups = [group for path in sorted(paths) for group in read_room(path)]
+    return sorted(groups, key=lambda group: order.index(group.name) if group.name in order else len(order))
 
 
 def unexplained(classes: list[OptionsClass]) -> list[str]:
@@ -162,16 +212,27 @@ def unexplained(classes: list[OptionsClass]) -> list[str]:
     ]
 
 
+def heading_of(group: OptionsClass, option: Option) -> str:
+    """The name of an option with its section, which is unique on the page."""
+    return f"{group.section}.{option.name}" if group.section else option.name
+
+
+def anchor_of(heading: str) -> str:
+    """What a link to a heading says, as GitHub makes it."""
+    return heading.replace(".", "").lower()
+
+
 def render(classes: list[OptionsClass]) -> str:
     parts = [INTRODUCTION]
     for group in classes:
-        parts.append(f"\n## {group.room}: {group.name}\n\n{group.paragraph}\n")
+        parts.append(f"\n## {group.title}\n\n`{group.name}`. {group.paragraph}\n")
         parts.append("\n| option | default | in RocketMQ |\n|---|---|---|\n")
         for option in group.options:
             theirs = f"`{option.rocketmq_name}`" if option.rocketmq_name else ""
-            parts.append(f"| [`{option.name}`](#{option.name}) | {option.default} | {theirs} |\n")
+            anchor = anchor_of(heading_of(group, option))
+            parts.append(f"| [`{option.name}`](#{anchor}) | {option.default} | {theirs} |\n")
         for option in group.options:
-            parts.append(f"\n### `{option.name}`\n\n`{option.type_name}`, default {option.default}\n")
+            parts.append(f"\n### `{heading_of(group, option)}`\n\n`{option.type_name}`, default {option.default}\n")
             parts.append(f"\n{option.paragraph}\n")
     return "".join(parts)
 

@@ -235,6 +235,8 @@ class Composer:
             raise TopicNameError(
                 f"{str(topic)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
             )
+        if topic.startswith(_RETRY_PREFIX):
+            return  # such messages travel alone, so they never take the quick way
         if len(self._topics) >= _TOPICS_REMEMBERED:
             self._topics.clear()
         self._topics.add(topic)

@@ -488,6 +488,41 @@ def test_packed_and_delayed_messages_travel_alone():
     run(scenario, linger_ms=5)
 
 
+def test_messages_of_a_retry_topic_travel_alone():
+    async def scenario(fake, producer):
+        await asyncio.gather(*(producer.send("%RETRY%g", b"%d" % n) for n in range(3)))
+        assert [request.code for request in sends(fake)] == [SEND] * 3
+        await producer.send_batch([Message.of("%RETRY%g", b"x")] * 2)
+        assert [request.code for request in sends(fake)] == [SEND] * 5
+
+    run(scenario, topics=("%RETRY%g",), linger_ms=5)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"tag": "a"},
+        {"keys": "k1 k2"},
+        {"tag": "ä", "keys": "k"},
+        {"tag": "a", "keys": ["k1", "k2"], "properties": {"x": "y"}},
+    ],
+)
+def test_the_quick_way_to_compose_is_the_careful_one(parts):
+    async def scenario(fake, producer):
+        for _ in range(2):  # the first message of a topic goes the careful way
+            await producer.send("T", b"body", flag=3, **parts)
+        first, second = (decode_properties(request.fields["i"].encode()) for request in sends(fake))
+        assert first.pop("UNIQ_KEY") != second.pop("UNIQ_KEY")
+        assert first == second
+        assert {request.fields["h"] for request in sends(fake)} == {"3"}
+        for wrong in ({"tag": "a\x02b"}, {"keys": "a\x01b"}, {"tag": "\ud800"}, {"keys": "k" * 40_000}):
+            with pytest.raises(CodecError):
+                await producer.send("T", b"body", **wrong)
+
+    run(scenario)
+
+
 def test_a_batch_that_is_refused_is_tried_elsewhere_as_a_whole():
     async def scenario(fake, producer):
         for broker in fake.brokers:

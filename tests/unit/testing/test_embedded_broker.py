@@ -190,21 +190,22 @@ def test_three(penstock_broker_session):
 '''
 
 
-def run_pytest(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+def test_the_fixtures_are_there_where_the_package_is_installed(tmp_path: Path) -> None:
+    """Installed means: an entry point that pytest finds. This one stands for the package's own."""
+    information = tmp_path / "site" / "penstock_probe-0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-probe\nVersion: 0\n")
+    (information / "entry_points.txt").write_text("[pytest11]\npenstock = penstock.testing.plugin\n")
+    (tmp_path / "test_user.py").write_text(USER_TESTS)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_user.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": ""},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "site"), str(ROOT)))},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-
-
-def test_the_fixtures_work_in_a_project_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "test_user.py").write_text(USER_TESTS)
-    done = run_pytest(tmp_path, "-p", "penstock.testing.plugin", "test_user.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 
