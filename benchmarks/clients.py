@@ -2,8 +2,8 @@
 
     python -m benchmarks.clients [--quick] [--only java|python] [--mode async|sync] [--json FILE]
 
-java     the unmodified Java client (5.3) drives Apache RocketMQ and Penstock in turns: synchronous sends from 1, 8 and
-         64 threads, asynchronous sends, batches of 64, and consumption
+java     the unmodified Java client (5.3) drives Apache RocketMQ and Penstock in turns: synchronous sends from 1, 8
+         and 64 threads, asynchronous sends, batches of 64, and consumption
 python   against the same Penstock broker: the Python client's batched sends and drain beside the Java client's
 
 Each Java measurement is a process of its own that warms up for two seconds first. What counts is the median of the

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin, AsyncAdmin
+    from penstock.client.allocation import ConsistentHash, FixedQueues, MachineRoom, RoomNearby
     from penstock.client.consumer import AsyncConsumer, Consumer
     from penstock.client.options import Durability
     from penstock.client.producer import AsyncProducer, Producer
-    from penstock.client.received import ReceivedMessage
+    from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
     from penstock.client.results import SendResult, SendStatus
     from penstock.errors import (
         BufferFullError,
@@ -51,16 +52,23 @@ __all__ = [
     "ClientError",
     "ConnectError",
     "ConnectionLostError",
+    "ConsistentHash",
     "Consumer",
+    "DEAD_LETTER",
     "Durability",
+    "FixedQueues",
+    "MachineRoom",
     "Message",
     "MessageError",
     "MessageQueue",
     "OptionError",
     "PenstockError",
     "Producer",
+    "RETRY",
     "ReceivedMessage",
     "ResponseError",
+    "Retry",
+    "RoomNearby",
     "RouteNotFoundError",
     "SendError",
     "SendFailedError",
@@ -75,12 +83,19 @@ _HOMES = {
     "AsyncAdmin": "penstock.client.admin",
     "AsyncConsumer": "penstock.client.consumer",
     "AsyncProducer": "penstock.client.producer",
+    "ConsistentHash": "penstock.client.allocation",
     "Consumer": "penstock.client.consumer",
+    "DEAD_LETTER": "penstock.client.received",
     "Durability": "penstock.client.options",
+    "FixedQueues": "penstock.client.allocation",
+    "MachineRoom": "penstock.client.allocation",
     "Message": "penstock.message",
     "MessageQueue": "penstock.protocol.bodies.queues",
     "Producer": "penstock.client.producer",
+    "RETRY": "penstock.client.received",
     "ReceivedMessage": "penstock.client.received",
+    "Retry": "penstock.client.received",
+    "RoomNearby": "penstock.client.allocation",
     "SendResult": "penstock.client.results",
     "SendStatus": "penstock.client.results",
 }

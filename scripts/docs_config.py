@@ -32,14 +32,14 @@ later one wins. Here `broker.port`:
 
 | place | written as |
 |---|---|
-| a TOML file, `--config penstock.toml` | `port = 10911` under `[broker]`; options of the process stand before the first table |
+| a TOML file, `--config penstock.toml` | `port = 10911` under `[broker]`; the process's own before any table |
 | a file of RocketMQ, `--config broker.conf` | `listenPort=10911`; the last column of each table has these names |
 | the environment | `PENSTOCK_BROKER_PORT=10911`; of the process `PENSTOCK_DATA` |
 | flags | `--port 10911`, or for every option `--set broker.port=10911` |
 
 In text, sizes may end in `K`, `M`, `G` and times in `ms`, `s`, `m`, `h`, `d`: `--set store.segment_size_bytes=64M`.
-An unknown name is refused in a TOML file and in a flag, and named in a warning elsewhere. How files are found and
-what RocketMQ's files may say: [operating servers](operating/servers.md#configuration).
+An unknown name is refused in a TOML file and in a flag, and named in a warning elsewhere. No file is read unless
+`--config` names it. More: [operating servers](operating/servers.md#configuration).
 
 Clients take their options as keyword arguments: `Producer(address, linger_ms=5)`.
 """
@@ -102,19 +102,22 @@ class Module:
     """What the fields of an options file may refer to: its constants, and the members of its enums."""
 
     constants: dict[str, ast.expr]
-    choices: dict[str, list[str]]
+    # Enumeration: member: value, as one writes it.
+    choices: dict[str, dict[str, str]]
 
     @staticmethod
     def of(tree: ast.Module) -> "Module":
         constants: dict[str, ast.expr] = {}
-        choices: dict[str, list[str]] = {}
+        choices: dict[str, dict[str, str]] = {}
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 constants[node.targets[0].id] = node.value
             elif isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
-                choices[node.name] = [
-                    ast.unparse(member.targets[0]) for member in node.body if isinstance(member, ast.Assign)
-                ]
+                choices[node.name] = {
+                    ast.unparse(member.targets[0]): str(ast.literal_eval(member.value))
+                    for member in node.body
+                    if isinstance(member, ast.Assign)
+                }
         return Module(constants, choices)
 
     def value(self, node: ast.expr) -> object:
@@ -129,6 +132,8 @@ class Module:
                 return OPERATORS[type(node.op)](left, right)
         if isinstance(node, ast.Tuple):
             return tuple(self.value(item) for item in node.elts)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in self.choices:
+            return self.choices[ast.unparse(node.value)][node.attr]
         return ast.unparse(node)
 
 
@@ -153,7 +158,9 @@ def show_default(name: str, value: object) -> str:
         return f"`{';'.join(map(str, value))}`" if value else "none"
     if value == "":
         return "empty"
-    if isinstance(value, int) and not isinstance(value, bool) and "bytes" in name:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int) and "bytes" in name:
         for unit, unit_name in BINARY_UNITS:
             if value and value % unit == 0:
                 return f"`{value}` ({value // unit} {unit_name})"
@@ -174,7 +181,7 @@ def read_options(node: ast.ClassDef, lines: list[str], module: Module) -> Iterat
         paragraph = paragraph or comment_above(lines, statement.lineno)
         type_name = ast.unparse(statement.annotation)
         if type_name in module.choices:
-            type_name += f" ({', '.join(module.choices[type_name])})"
+            type_name += f" ({', '.join(module.choices[type_name].values())})"
         names = ROCKETMQ_NAME.findall(paragraph)
         yield Option(
             name=name,
@@ -232,8 +239,8 @@ def render(classes: list[OptionsClass]) -> str:
             anchor = anchor_of(heading_of(group, option))
             parts.append(f"| [`{option.name}`](#{anchor}) | {option.default} | {theirs} |\n")
         for option in group.options:
-            parts.append(f"\n### `{heading_of(group, option)}`\n\n`{option.type_name}`, default {option.default}\n")
-            parts.append(f"\n{option.paragraph}\n")
+            parts.append(f"\n### `{heading_of(group, option)}`\n")
+            parts.append(f"\n`{option.type_name}`, default {option.default}\n\n{option.paragraph}\n")
     return "".join(parts)
 
 

@@ -212,12 +212,17 @@ class SendScanner(SendHeader):
         put_i64(s, at + S_FLAG, self.number)
         properties_at = self.used
         if batch:
-            if self.value_at[8] >= 0 and not self._is_only_wait(p):
-                return False
             if not self._is_batch(p, body, end):
                 return False
-            self.id_at = 0
+            # The batch's own properties name it in the answer; its messages have theirs.
             self.id_size = 0
+            if (
+                self.value_at[8] >= 0
+                and not self._is_only_wait(p)
+                and not self._properties(p, self.value_at[8], self.value_end[8], form)
+            ):
+                self.used = properties_at
+                return False
         elif self.value_at[8] < 0 or not self._properties(p, self.value_at[8], self.value_end[8], form):
             self.used = properties_at
             return False

@@ -1,7 +1,7 @@
-"""`penstock demo`: a store written, killed, torn, recovered, proven and looked into, with figures.
+"""`penstock demo`: messages through a broker; then a store written, killed, torn, recovered, proven and looked into.
 
-Everything is real: the writer is another process that dies by SIGKILL, the files are files, and what counts is
-what that process had acknowledged before it died. Ends with 1 if a single acknowledged message is missing.
+Everything is real: client and broker talk over sockets, the writer is another process that dies by SIGKILL, the
+files are files, and what counts is what was acknowledged. Ends with 1 if a single acknowledged message is missing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from penstock.cli.option_types import NumberType
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.cli.demo_node import Exchange
     from penstock.store import MessageStore
 
 MESSAGES_MAX = 1_000_000
+EXCHANGED_MAX = 50_000
 WRITE_LIMIT_S = 8.0
 SILENCE_LIMIT_S = 15.0
 SHOWN = 5
@@ -55,10 +57,10 @@ class Acknowledged:
     "--messages",
     type=NumberType(1, MESSAGES_MAX),
     default=20_000,
-    help="Kill the writer once so many messages are acknowledged (20000), or after 8 seconds.",
+    help="Send so many through the broker, and kill the writer once so many are acknowledged (20000).",
 )
 def demo(directory: Path | None, messages: int) -> int:
-    """Write, crash, recover, verify and dump a store, with figures."""
+    """Send and receive, crash, recover, verify and dump, with figures."""
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
             return _Demo(Path(temporary) / "store", messages).run()
@@ -83,7 +85,7 @@ class _Demo:
 
         started = time.perf_counter()
         self._console.print(f"Penstock {__version__}, hot modules {_hot.form()}", style="bold")
-        self._say(f"A store in {self._directory}")
+        exchanged = self._exchange()
         acknowledged = self._write_and_kill()
         if not acknowledged.offsets:
             self._console.print("The writer was killed before its first acknowledgement.", style="bold red")
@@ -92,13 +94,17 @@ class _Demo:
         found, by_key, recovered = self._recover(acknowledged)
         sound = self._look_into()
         total = len(acknowledged.offsets)
-        whole = found == total and by_key == total and sound
+        whole = found == total and by_key == total and sound and exchanged.is_whole
         verdict = (
             f"{total:,} acknowledged, {found:,} found by offset, {by_key:,} by key, {total - min(found, by_key):,} "
             f"missing; recovery {recovered}; {time.perf_counter() - started:.1f} s in all"
         )
         self._console.print()
-        self._console.print(verdict, style="bold green" if whole else "bold red")
+        style = "bold green" if whole else "bold red"
+        self._console.print(
+            f"through the broker {exchanged.sent:,} sent, {exchanged.received:,} received", style=style
+        )
+        self._console.print(verdict, style=style)
         return 0 if whole else 1
 
     def _title(self, text: str) -> None:
@@ -113,6 +119,13 @@ class _Demo:
 
         self._console.print(Padding(one_line(text), (0, 0, 0, 3)))
 
+    # -- through a broker ------------------------------------------------------------------------------------
+
+    def _exchange(self) -> Exchange:
+        from penstock.cli.demo_node import exchange
+
+        return exchange(min(self._wanted, EXCHANGED_MAX), self._title, self._say)
+
     # -- writing and dying -----------------------------------------------------------------------------------
 
     def _write_and_kill(self) -> Acknowledged:
@@ -120,6 +133,7 @@ class _Demo:
         from penstock.cli.console import rate_text
 
         self._title("Write under synchronous flush in another process, and kill it with SIGKILL")
+        self._say(f"in {self._directory}")
         acknowledged = Acknowledged()
         arguments = [sys.executable, "-m", "penstock.cli.demo_writer", str(self._directory)]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as writer:

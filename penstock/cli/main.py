@@ -9,7 +9,6 @@ Commands are imported when they are called: `penstock --help` loads neither the 
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ COMMANDS = {
     "topic": ("penstock.cli.topic", "topic", "Create, list, describe and delete topics."),
     "up": ("penstock.cli.servers", "up", "Run a name server and a broker in one process."),
 }
+HELP_FLAGS = frozenset(("-h", "--help"))
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
@@ -59,6 +59,8 @@ class RootGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Output that nobody reads any more ends the command, also if that shows only at the last flush."""
+        if not HELP_FLAGS.intersection(ctx.args):
+            _keep_logs_quiet()
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -75,8 +77,6 @@ class RootGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        # Findings are shown by the commands; without a handler Python would print them a second time.
-        logging.getLogger("penstock").addHandler(logging.NullHandler())
         try:
             code = super().main(args, prog_name or "penstock", complete_var, standalone_mode=False, **extra)
         except click.UsageError as error:
@@ -92,6 +92,14 @@ class RootGroup(click.Group):
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _keep_logs_quiet() -> None:
+    """Findings are shown by the commands; without a handler Python would print them a second time. Help needs no
+    logging, whose import takes longer than printing it."""
+    import logging
+
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 
 def _refuse(message: str) -> int:
@@ -127,7 +135,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
         ctx.exit()
 
 
-@click.group("penstock", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("penstock", cls=RootGroup, context_settings={"help_option_names": sorted(HELP_FLAGS, key=len)})
 @click.option(
     "--version",
     is_flag=True,

@@ -71,7 +71,7 @@ class Admin:
         with self._lock:
             self._is_closed = True
             thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and not thread.is_foreign:
             try:
                 thread.run(self._async.close())
             finally:

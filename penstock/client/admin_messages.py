@@ -101,7 +101,7 @@ class MessageAdmin:
         messages = await self._search(topic, key, limit, begin_ms, end_ms, is_unique=False)
         # The index goes by a hash; other keys with the same hash are sorted out here.
         matching = [message for message in messages if key in message.keys]
-        matching.sort(key=lambda message: (message.store_timestamp, message.queue_offset))
+        matching.sort(key=lambda message: (message.store_timestamp, message.log_offset))
         return matching[:limit]
 
     async def _search(

@@ -174,7 +174,7 @@ class RoomNearby:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class FixedQueues:
     """A fixed list of queues, whoever else is in the group: the one rule by which a queue can have two owners,
     if two members were given the same one."""
 
@@ -199,12 +199,12 @@ STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
 
 
 def find_strategy(strategy: str | Strategy) -> Strategy:
-    """By name, or the strategy itself: `MachineRoom` and `Config` need to be told something, so they are made."""
+    """By name, or the strategy itself: `MachineRoom` and `FixedQueues` have to be made, with what they need."""
     if not isinstance(strategy, str):
         return strategy
     if strategy not in STRATEGIES:
         raise OptionError(
             f"there is no rebalance strategy {strategy!r}",
-            f"use one of {', '.join(STRATEGIES)}, or an object such as MachineRoom([...]) or Config([...])",
+            f"use one of {', '.join(STRATEGIES)}, or an object such as MachineRoom([...]) or FixedQueues([...])",
         )
     return STRATEGIES[strategy]()

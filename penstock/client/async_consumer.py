@@ -22,11 +22,10 @@ from typing import Any, Self, TypedDict, Unpack
 
 from penstock.client.allocation import Strategy
 from penstock.client.consumer_core import ConsumerCore
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_settings
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.turns import Turn
@@ -91,7 +90,7 @@ class AsyncConsumer:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         given: dict[str, Any] = {**settings, "name_servers": name_servers, "group": group}
-        self.client_options, self.options = read_consumer_settings(given)
+        self.client_options, self.options = read_settings(given, ClientOptions, ConsumerOptions)
         self._listener = listener
         self._on_queues = on_queues
         self._runtime = runtime
@@ -252,9 +251,15 @@ class AsyncConsumer:
         return (await self.core.instance.routes.get(topic)).subscribe_queues
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not."""
+        """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not.
+        Waits a little for them; one whose broker is away comes when that is back."""
         self.use(POLL if self._style == "" else self._style)
         await self.core.assign(queues)
+        try:
+            async with asyncio.timeout(self.client_options.call_timeout_ms / 1000):
+                await self.core.rebalancing.settled()
+        except TimeoutError:
+            pass
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Give nothing out of these queues until `resume`."""
@@ -403,14 +408,6 @@ def ack_report(options: ConsumerOptions, message: ReceivedMessage, retry: Retry 
     if retry is None:
         return Report(owner, done=[message])
     return Report(owner, failed=[(message, retry)])
-
-
-def read_consumer_settings(settings: Mapping[str, Any]) -> tuple[ClientOptions, ConsumerOptions]:
-    """Keyword arguments of a consumer as options."""
-    client, consumer = read_settings(settings, ClientOptions, ConsumerOptions)
-    assert isinstance(client, ClientOptions)
-    assert isinstance(consumer, ConsumerOptions)
-    return client, consumer
 
 
 def _closed() -> ClientClosedError:

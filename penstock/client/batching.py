@@ -99,10 +99,6 @@ class Accumulator:
         # Lanes with messages that wait; a dict for its order.
         self._waiting: dict[Lane, None] = {}
 
-    @property
-    def lanes_waiting(self) -> int:
-        return len(self._waiting)
-
     def add(self, items: Iterable[Outgoing], queue_of: Callable[[Outgoing], MessageQueue | None]) -> None:
         """Put messages into their lanes; `queue_of` says which queue a message with a key is bound to."""
         lane: Lane | None = None

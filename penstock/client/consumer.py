@@ -30,10 +30,9 @@ from penstock.client.async_consumer import (
     ConsumerSettings,
     ack_report,
 )
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.loop_thread import LoopThread
-from penstock.client.options import DEFAULT_NAME_SERVER
+from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.turns import Turn

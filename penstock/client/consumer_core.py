@@ -20,12 +20,12 @@ from penstock.client.broker_calls import BrokerCalls
 from penstock.client.consume_concurrently import ConcurrentConsumption
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.consume_orderly import OrderlyConsumption
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.consumption import Consumption
 from penstock.client.handout import Handout
 from penstock.client.holdings import Holdings, idle
 from penstock.client.instance import ClientInstance
 from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetBackend, OffsetStore
+from penstock.client.options import ConsumerOptions
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.pull_loop import PullContext
 from penstock.client.rebalance import Rebalance, Stuck

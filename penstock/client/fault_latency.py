@@ -46,11 +46,6 @@ class FaultLatency:
                 avoid = duration
         return avoid
 
-    def forget(self, known: Sequence[str]) -> None:
-        """Keep only brokers that still exist."""
-        for name in set(self._until) - set(known):
-            del self._until[name]
-
     def _record(self, broker_name: str, avoid_ms: int, now_ms: int) -> None:
         if avoid_ms:
             self._until[broker_name] = now_ms + avoid_ms

@@ -15,9 +15,9 @@ import logging
 from collections.abc import Iterable
 
 from penstock.client.broker_calls import BrokerCalls
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.handout import Handout
 from penstock.client.offset_store import OffsetStore
+from penstock.client.options import ConsumerOptions
 from penstock.client.process_queue import ProcessQueue, QueueLimits
 from penstock.client.pull_loop import PullContext, PullLoop
 from penstock.client.start_offsets import StartOffsets

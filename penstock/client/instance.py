@@ -92,6 +92,7 @@ class ClientInstance:
         )
         self.routes = Routes(self.name_servers)
         self.routes.on_change.append(self._route_changed)
+        self.routes.is_served = self._is_connected
         # Both are set by `start`: the address from which we reach the cluster is part of who we are.
         self.client_id = ""
         self.unique_ids: UniqueIds
@@ -351,6 +352,11 @@ class ClientInstance:
     def _route_changed(self, route: TopicRoute) -> None:
         if any(broker.master not in self.broker_versions for broker in route.brokers.values()):
             self._wake.set()
+
+    def _is_connected(self, route: TopicRoute) -> bool:
+        """Whether a connection to a broker of the route is open."""
+        masters = (broker.master for broker in route.brokers.values())
+        return any(master and self.remoting.open_connection(master) is not None for master in masters)
 
     def _connection_lost(self, connection: Connection) -> None:
         """A broker drops its clients with their connections: tell it again who we are, as soon as it is back."""

@@ -37,7 +37,7 @@ _alive: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 def _after_fork() -> None:
     """A child has none of its parent's threads."""
     for thread in list(_alive):
-        thread._is_foreign = True
+        thread.is_foreign = True
     LoopThread._shared_lock = threading.Lock()  # another thread may have held it
 
 
@@ -49,7 +49,8 @@ class LoopThread:
 
     def __init__(self, name: str = "penstock-client") -> None:
         self.loop = new_event_loop()
-        self._is_foreign = False
+        # In a child process: the thread was left behind in the parent.
+        self.is_foreign = False
         self._holders = 0
         _alive.add(self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -60,7 +61,7 @@ class LoopThread:
         """The thread of this process, started if need be; give it back with `release`."""
         with cls._shared_lock:
             shared = cls._shared
-            if shared is None or shared._is_foreign:
+            if shared is None or shared.is_foreign:
                 shared = cls._shared = cls()
             shared._holders += 1
             return shared
@@ -79,7 +80,7 @@ class LoopThread:
     def stop(self) -> None:
         """End the loop, cancelling what still runs in it."""
         _alive.discard(self)
-        if self._is_foreign or not self._thread.is_alive():
+        if self.is_foreign or not self._thread.is_alive():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
         if self._thread is not threading.current_thread():
@@ -116,7 +117,7 @@ class LoopThread:
 
     def check_process(self) -> None:
         """Refuse to be used in a child process, in which the thread does not exist."""
-        if self._is_foreign:
+        if self.is_foreign:
             raise ClientError(
                 "this client was made before a fork and does not work in the child",
                 "make producers and consumers after the fork, in the process that uses them",

@@ -98,14 +98,17 @@ class Producer:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
+        running = self._thread
+        if running is not None and not running.is_foreign:
+            running.check_may_wait()
         with self._lock:
             self._is_closed = True
             thread, self._thread, self._delivery = self._thread, None, None
             at_exit, self._at_exit = self._at_exit, None
-        if thread is None:
-            return
         if at_exit is not None:
             atexit.unregister(at_exit)
+        if thread is None or thread.is_foreign:
+            return  # in a child process there is nothing of it to close
         try:
             thread.run(self._async.close(timeout_s))
         finally:

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.consume_meters import ConsumeMeters
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.instance import ClientInstance
 from penstock.client.offset_store import OffsetStore
+from penstock.client.options import ConsumerOptions
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.received import ReceivedMessage, decode_records
 from penstock.client.routes import MASTER_ID, read_address

@@ -8,13 +8,10 @@ on the key and on the number of queues alone, so that messages of one key stay i
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.client.fault_latency import FaultLatency
 from penstock.protocol.bodies.queues import MessageQueue
-
-# Chooses among the queues of a topic; the second argument is the send's `queue_key`.
-QueueSelector = Callable[[Sequence[MessageQueue], str], MessageQueue]
 
 
 def select_by_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from penstock.client.broker_calls import BrokerCalls
-from penstock.client.consumer_options import ConsumerOptions
 from penstock.client.holdings import Holdings
 from penstock.client.instance import ClientInstance, ConsumerMember
+from penstock.client.options import ConsumerOptions
 from penstock.client.rebalance import (
     Announce,
     Assigned,

@@ -5,7 +5,8 @@ with read permission, master or not. An order configuration, where a topic has o
 producer's queues. A topic nobody knows yet is written to by the route of the template topic, with at most as
 many queues as the producer would ask for; the broker creates it with the first message. A broker that is in no
 route any more is forgotten. Name servers tell nobody of a death: routes are asked for again every 30 s and
-whenever one turned out to be stale.
+whenever one turned out to be stale. One that no name server knows any more is kept while a broker of it is
+connected: the name server may have been started after the broker, and the broker knows best.
 
 `TopicRoute` and `RouteCache` are plain data and know no network; `Routes` belongs to the client's event loop.
 """
@@ -181,6 +182,8 @@ class Routes:
     def __init__(self, name_servers: NameServers) -> None:
         self.cache = RouteCache()
         self.on_change: list[Callable[[TopicRoute], object]] = []
+        # Whether a broker of the route is known to be alive by other means.
+        self.is_served: Callable[[TopicRoute], bool] = lambda route: False
         self._name_servers = name_servers
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
 
@@ -230,7 +233,12 @@ class Routes:
             await self.refresh(topic)
         except RouteNotFoundError:
             known = self.cache.get(topic)
-            if known is not None and not known.is_provisional:
+            if known is None or known.is_provisional:
+                return
+            # A name server that was just started knows nobody until the brokers have told it.
+            if self.is_served(known):
+                logger.info("no name server knows topic %s; its broker is there, its route is kept", topic)
+            else:
                 logger.info("topic %s has no route any more", topic)
                 self.cache.forget(topic)
         except PenstockError as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from penstock.client.results import SendResult, SendStatus, is_stored
+from penstock.client.results import SendResult, SendStatus
 from penstock.errors import PenstockError, SendError, SendFailedError, SendUnknownError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
@@ -197,6 +197,3 @@ def _code_of(status: SendStatus) -> int:
             SendStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
         }[status]
     )
-
-
-__all__ = ["RETRIED_CODES", "NextQueue", "SendAttempts", "Verdict", "is_stored"]

@@ -201,7 +201,7 @@ class Sender:
             verdict = Verdict.RETRY
             while verdict is Verdict.RETRY:
                 if attempts.count:
-                    await self._pause(attempts)
+                    await self._pause(parcel, attempts)
                 verdict = await self._attempt(parcel, attempts)
         except PenstockError as error:  # no route, no name server: nothing was sent this time
             self._abandon(parcel, attempts, error)
@@ -218,14 +218,15 @@ class Sender:
         else:
             self._finish(parcel, None, error)
 
-    async def _pause(self, attempts: SendAttempts) -> None:
+    async def _pause(self, parcel: Parcel, attempts: SendAttempts) -> None:
         """Wait before trying the same broker again, as long as it asked for; another one is tried at once."""
-        route = self._instance.routes.cache.get(attempts.queue.topic) if attempts.queue is not None else None
-        brokers = {queue.broker_name for queue in route.publish_queues} if route is not None else set()
-        if len(brokers) <= 1:
-            wait_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 4 ** (attempts.count - 1))
-            wait_ms = min(attempts.retry_after_ms or wait_ms, _RETRY_AFTER_MAX_MS)
-            await asyncio.sleep(wait_ms / 1000)
+        first = parcel.items[0]
+        if parcel.queue is None and first.queue is None and not first.queue_key:
+            route = self._instance.routes.cache.get(parcel.topic)
+            if route is not None and len({queue.broker_name for queue in route.publish_queues}) > 1:
+                return
+        wait_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 4 ** (attempts.count - 1))
+        await asyncio.sleep(min(attempts.retry_after_ms or wait_ms, _RETRY_AFTER_MAX_MS) / 1000)
 
     async def _attempt(self, parcel: Parcel, attempts: SendAttempts) -> Verdict:
         route = await self.route(parcel.topic, refresh=attempts.route_is_stale)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.client.options import check_name
 from penstock.client.received import retry_topic
 from penstock.errors import OptionError, RequestError
 from penstock.protocol.bodies import ExpressionType, SubscriptionData
 from penstock.runtime import Clock
-
-NAME_MAX = 255
 
 
 class Subscriptions:
@@ -74,9 +73,3 @@ class Subscriptions:
 def wants(subscription: SubscriptionData, tag: str) -> bool:
     """Whether a message with this tag (empty: none) is wanted, as far as the client can tell."""
     return not subscription.tags_set or tag in subscription.tags_set
-
-
-def check_name(what: str, name: object) -> None:
-    """Refuse a topic or group name that no broker would take."""
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable() or " " in name:
-        raise OptionError(f"{what} is {str(name)[:80]!r}", "use 1 to 127 letters, digits, _ - % |")

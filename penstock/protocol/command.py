@@ -235,7 +235,13 @@ def _from_json(header: bytes, body: bytes, limits: FrameLimits) -> Command:
         found = _decode_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"the header is no JSON header: {error}") from error
-    for name, value in (("opaque", found.opaque), ("flag", found.flag), ("code", found.code)):
+    numbers = (
+        ("opaque", found.opaque),
+        ("flag", found.flag),
+        ("code", found.code),
+        ("version", found.version),
+    )
+    for name, value in numbers:
         if not -INT32_MAX - 1 <= value <= INT32_MAX:
             raise FrameError(f"header member {name} is outside 32 bits")
     try:

@@ -17,7 +17,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.errors import CallTimeoutError, ConnectionLostError, FrameError, PenstockError, RemotingError
+from penstock.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionLostError,
+    FrameError,
+    PenstockError,
+    RemotingError,
+)
 from penstock.message import HostAddress
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import (
@@ -290,9 +297,7 @@ class Connection(asyncio.Protocol):
     def request(self, frame: bytes, opaque: int, respond: OnResponse, timeout_ms: int) -> None:
         """Send an encoded request; `respond` is called once, with the response or why there is none."""
         if not self.is_open:
-            respond(
-                ConnectionLostError(f"the connection to {self.peer} is closed", "the request was not sent")
-            )
+            respond(ConnectError(f"the connection to {self.peer} is closed", "nothing was sent"))
             return
         self._pending[opaque] = (respond, self._endpoint.now_ms + timeout_ms)
         self._endpoint.watch_deadlines()

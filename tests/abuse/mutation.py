@@ -414,15 +414,24 @@ def _number(value: object, size: int) -> bytes:
 # -- what has to become of it --------------------------------------------------------------------------------
 
 
-def expected(data: bytes) -> tuple[Expected, int | None]:
-    """What a server does with a frame, and the opaque of the answer if it owes one."""
+def expected(data: bytes) -> tuple[Expected, list[tuple[int, int]]]:
+    """What a server does with bytes, which mostly are one frame; code and opaque of the answers that it owes."""
+    owed: list[tuple[int, int]] = []
+    at = 0
     try:
-        size = frame_size(data, 0) if len(data) >= 8 else len(data) + 1
-        if size > len(data):
-            return Expected.AWAITED, None
-        command = decode_frame(data, 0, size)
-    except FrameError as error:
-        return (Expected.CLOSED, None) if error.opaque is None else (Expected.HANDLED, error.opaque)
-    if size < len(data):  # the rest is another frame, and anything
-        return Expected.CLOSED, None
-    return Expected.HANDLED, None if command.flag & (ONEWAY_FLAG | RESPONSE_FLAG) else command.opaque
+        while at < len(data):
+            size = frame_size(data, at) if len(data) - at >= 8 else len(data) + 1
+            if size > len(data) - at:
+                return Expected.AWAITED, owed
+            try:
+                command = decode_frame(data, at, at + size)
+                if not command.flag & (ONEWAY_FLAG | RESPONSE_FLAG):
+                    owed.append((command.code, command.opaque))
+            except FrameError as error:
+                if error.opaque is None:
+                    raise
+                owed.append((0, error.opaque))
+            at += size
+    except FrameError:
+        return Expected.CLOSED, owed
+    return Expected.HANDLED, owed

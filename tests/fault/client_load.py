@@ -23,10 +23,10 @@ from penstock.client.received import ReceivedMessage
 from tests.fault.operation_history import History, Send
 
 WORKERS, AUDIT = "workers", "audit"
-ASYNC_AT_ONCE = 40
-BATCH = 12
-PAUSE_S = 0.002
-TROUBLE_PAUSE_S = 0.02
+ASYNC_AT_ONCE = 16
+BATCH = 8
+PAUSE_S = 0.01
+TROUBLE_PAUSE_S = 0.05
 CLOSE_S = 30.0
 RETRIED_EVERY = 61
 

@@ -88,13 +88,17 @@ def check_history(history: History, data: Path) -> Figures:
 
 
 def _read(store: MessageStore, history: History) -> dict[Place, int]:
-    """The serial number at every place. I2: each message as it was sent. I4: `read_queue` refuses holes."""
+    """The serial number at every place. I2: each message as it was sent, and copies that retries made under the
+    same id, so that whoever cannot bear them can tell. I4: `read_queue` refuses holes."""
     stored: dict[Place, int] = {}
+    ids: dict[int, str] = {}
     for queue in range(history.queues):
         for message in read_queue(store, history.topic, queue):
             serial = serial_of(message)
             assert serial in history.sends, f"nobody sent {message}"
             assert _is_genuine(message, serial), f"{serial} is stored as {message}"
+            name = message.properties["UNIQ_KEY"]
+            assert ids.setdefault(serial, name) == name, f"copies of {serial} have different ids"
             stored[queue, message.queue_offset] = serial
     return stored
 

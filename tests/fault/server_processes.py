@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import penstock
+
 ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -159,4 +161,17 @@ def cluster(folder: Path, *arguments: str, flush: str = "sync") -> Iterator[tupl
         name_server(folder / "nameserver") as names,
         broker(folder / "broker", names.address, *arguments, flush=flush) as node,
     ):
+        wait_known(names.address)
         yield names, node
+
+
+def wait_known(name_servers: str, timeout_s: float = 20.0) -> float:
+    """Wait until a name server knows the broker, which answers before it is registered; the seconds."""
+    started = time.monotonic()
+    with penstock.Admin(name_servers) as admin:
+        while True:
+            status = admin.cluster_status()
+            if status.brokers and not any(found.error for found in status.brokers):
+                return time.monotonic() - started
+            assert time.monotonic() - started < timeout_s, status
+            time.sleep(0.02)

@@ -64,7 +64,7 @@ class QueryProcessor:
         return command.answer(fields=fields, body=found)
 
     def _find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> bytes:
-        """In a thread: the records of the messages found."""
+        """In a thread: the records of the newest messages with the key, in the order of the log."""
         records: list[bytes] = []
         size = 0
         for message in self._store.reader.query(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
@@ -74,7 +74,7 @@ class QueryProcessor:
                 if records and size > ANSWER_BYTES_MAX:
                     break
                 records.append(record.data)
-        return b"".join(records)
+        return b"".join(reversed(records))
 
     def handle_view_message(self, connection: Connection, command: Command) -> Command:
         header = ViewMessageRequestHeader.decode(command.fields)

@@ -236,6 +236,8 @@ class SendProcessor:
             demand,
             done,
         )
+        if self._learn is not None:
+            self._learn(config.name, queue_id)
 
     def _check_batch(
         self, header: SendMessageRequestHeader, config: TopicConfig, body: bytes | bytearray

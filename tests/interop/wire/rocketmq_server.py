@@ -18,6 +18,8 @@ SERVER_BUILD = JavaBuild(
     "server-5.3.3",
     "server-5.3",
     (
+        "driver",
+        "server-5.3",
         "common/src/penstock/interop/Loopback.java",
         "rocketmq-5.3/src/penstock/interop/LoopbackHaService.java",
     ),
@@ -120,12 +122,11 @@ class RocketMQ:
         return has_route(self.nameserver, "TBW102")
 
 
-def mqadmin_command(directory: Path) -> list[str]:
-    """What starts mqadmin; the command's own words come behind."""
+def mqadmin_command(directory: Path, main: str) -> list[str]:
+    """What starts mqadmin, or another main class beside it; the command's own words come behind."""
     home = prepare_build(SERVER_BUILD)
-    options = [*JVM_OPTIONS, "-Xmx128m", f"-Duser.home={directory}"]
-    class_path = f"{home / 'classes'}:{home / 'lib'}/*"
-    return ["java", *options, "-cp", class_path, "org.apache.rocketmq.tools.command.MQAdminStartup"]
+    options = [*JVM_OPTIONS, "-Xmx256m", f"-Duser.home={directory}"]
+    return ["java", *options, "-cp", f"{home / 'classes'}:{home / 'lib'}/*", main]
 
 
 def client_command(version: str, directory: Path) -> list[str]:

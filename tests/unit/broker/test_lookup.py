@@ -28,13 +28,14 @@ def test_messages_are_found_by_any_of_their_keys(tmp_path: Path) -> None:
             await bench.client.send(body=b"one", KEYS="k1 k2", UNIQ_KEY="U1")
             await bench.client.send(body=b"two", KEYS="k2", UNIQ_KEY="U2")
             await bench.client.send("Other", b"other", KEYS="k2")
-            for key, found in (("k1", [b"one"]), ("k2", [b"two", b"one"]), ("U2", [b"two"])):
+            for key, found in (("k1", [b"one"]), ("k2", [b"one", b"two"]), ("U2", [b"two"])):
                 answer = await query(bench, key)
                 assert answer.code == 0
                 assert [m.body for m in records(answer.body)] == found
                 assert int(answer.fields["indexLastUpdateTimestamp"]) > 0
                 assert int(answer.fields["indexLastUpdatePhyoffset"]) > 0
-            assert len(records((await query(bench, "k2", maxNum=1)).body)) == 1
+            # Of more than wanted, the newest; RocketMQ sorts what it found by place.
+            assert [m.body for m in records((await query(bench, "k2", maxNum=1)).body)] == [b"two"]
             answer = await query(bench, "U1", maxNum=0, _UNIQUE_KEY_QUERY="true")
             assert [m.body for m in records(answer.body)] == [b"one"]
 

@@ -29,12 +29,17 @@ def test_every_acknowledged_message_survives_the_kill_and_the_torn_end(tmp_path:
         int(number.replace(",", ""))
         for number in re.findall(
             r"([\d,]+) acknowledged, ([\d,]+) found by offset, ([\d,]+) by key, ([\d,]+) missing",
-            result.stdout,
+            " ".join(result.stdout.split()),
         )[0]
     )
     assert acknowledged >= 300
     assert (found, by_key, missing) == (acknowledged, acknowledged, 0)
+    assert "through the broker 300 sent, 300 received\n" in result.stdout
     for shown in (
+        "name server 127.0.0.1:",
+        "ready in ",
+        "received in ",
+        "lag of the group 0",
         "ended by signal SIGKILL",
         "bytes written at log position",
         "records/s",
@@ -42,7 +47,7 @@ def test_every_acknowledged_message_survives_the_kill_and_the_torn_end(tmp_path:
         "orders/0 @ 0",
     ):
         assert shown in result.stdout
-    assert [line[0] for line in result.stdout.splitlines() if re.match(r"\d\. ", line)] == list("1234567")
+    assert [line[0] for line in result.stdout.splitlines() if re.match(r"\d+\. ", line)] == list("1234567891")
     # The directory stays, and says the same to the commands.
     report = CliRunner().invoke(root, ["store", "verify", str(tmp_path / "store"), "--json"])
     assert json.loads(report.stdout)["log"]["records"] >= acknowledged
@@ -66,6 +71,31 @@ def test_a_lost_message_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch)
     result = run_demo()
     assert result.exit_code == 1
     assert "1 missing" in result.stdout
+
+
+def test_a_message_that_the_broker_lost_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.cli import demo_node
+
+    receive = demo_node._receive
+
+    def lose_one(*arguments):
+        ids, again = receive(*arguments)
+        return set(sorted(ids)[1:]), again
+
+    monkeypatch.setattr(demo_node, "_receive", lose_one)
+    result = run_demo()
+    assert result.exit_code == 1
+    assert "300 sent, 299 received" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "whole"),
+    [((5, 5, 0, 0), True), ((5, 4, 0, 0), False), ((5, 5, 1, 0), False), ((5, 5, 0, 1), False)],
+)
+def test_only_once_each_and_nothing_left_is_whole(exchanged: tuple[int, int, int, int], whole: bool) -> None:
+    from penstock.cli.demo_node import Exchange
+
+    assert Exchange(*exchanged).is_whole is whole
 
 
 def test_a_changed_body_is_not_taken_for_the_message(tmp_path: Path) -> None:

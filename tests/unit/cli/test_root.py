@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -36,16 +38,90 @@ def imported_by(*arguments: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("store", "--help"), ("store", "verify", "--help"), ("demo", "-h")]
+def paths(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command with its parents, as it is typed."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*before, name)
+        if isinstance(command, click.Group):
+            yield from paths(command, (*before, name))
+
+
+PATHS = [(), *paths(root)]
+EACH_COMMAND = pytest.mark.parametrize("path", PATHS, ids=lambda path: " ".join(path) or "penstock")
+HEAVY = (
+    "asyncio",
+    "rich",
+    "uvloop",
+    *(f"penstock.{room}" for room in ("store", "_hot", "message", "client")),
 )
-def test_help_loads_neither_the_store_nor_rich(arguments: tuple[str, ...]) -> None:
-    modules = imported_by(*arguments)
-    assert "penstock.cli.main" in modules
-    assert not {name for name in modules if name.split(".")[0] == "rich"}
-    assert not {
-        name for name in modules if name.startswith(("penstock.store", "penstock._hot", "penstock.message"))
+HEAVY_ROOMS = tuple(
+    f"penstock.{room}" for room in ("broker", "nameserver", "remoting", "protocol", "runtime")
+)
+HELP_LIMIT_S = 0.150
+TRIES = 20
+
+
+def test_there_is_every_command() -> None:
+    assert {" ".join(path) for path in PATHS} >= {
+        *("up", "nameserver", "broker", "produce", "consume", "status", "demo", "message get"),
+        *(f"topic {name}" for name in ("create", "list", "describe", "delete")),
+        *(f"group {name}" for name in ("list", "describe", "reset")),
+        *(f"store {name}" for name in ("verify", "dump", "stats")),
     }
+
+
+@EACH_COMMAND
+def test_help_loads_nothing_heavy(path: tuple[str, ...]) -> None:
+    modules = imported_by(*path, "--help")
+    assert "penstock.cli.main" in modules
+    assert {
+        name for name in modules if f"{name}.".startswith(tuple(f"{h}." for h in HEAVY + HEAVY_ROOMS))
+    } == set()
+
+
+@EACH_COMMAND
+def test_help_answers_within_150_ms(path: tuple[str, ...]) -> None:
+    """The best of some tries counts: the machine may be busy with other things, the command is not slower for it."""
+    taken = []
+    for _ in range(TRIES):
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "penstock.cli.main", *path, "--help"],
+            cwd=ROOT,
+            env=os.environ,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        taken.append(time.perf_counter() - started)
+        if taken[-1] < HELP_LIMIT_S:
+            return
+    raise AssertionError([f"{seconds * 1000:.0f} ms" for seconds in taken])
+
+
+@EACH_COMMAND
+def test_every_option_is_explained(path: tuple[str, ...]) -> None:
+    command: click.Command = root
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{' '.join(path)} {parameter.opts}"
+            assert parameter.help.endswith((".", ")")), parameter.help
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if len(path) == 2 or path in (("status",), ("consume",))]
+)
+def test_json_everywhere(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(root, [*path, "--help"])
+    assert "--json" in result.output
 
 
 def test_the_version_tells_the_form_of_the_hot_modules() -> None:

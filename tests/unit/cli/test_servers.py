@@ -97,16 +97,16 @@ def refused(*arguments: object, environment: dict[str, str] | None = None) -> st
 def test_up_is_ready_serves_and_stops_cleanly(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for round_number in range(2):
-        with serving(
-            "up", "--json", "--data", data, "--port", 0, "--nameserver-port", 0, *SMALL
-        ) as server:
+        with serving("up", "--json", "--data", data, "--port", 0, "--nameserver-port", 0, *SMALL) as server:
             ready = server.ready
             assert ready["ready"] is True
             assert ready["pid"] == server.process.pid
             assert ready["data"] == str(data)
             address = ready["nameserver"]
             with Producer(address) as producer:
-                assert producer.send("T", b"one").is_ok  # at once: the ready line means known to the name server
+                assert producer.send(
+                    "T", b"one"
+                ).is_ok  # at once: the ready line means known to the name server
             with Consumer(address, "g", start_from="first") as consumer:
                 consumer.subscribe("T")
                 (message,) = consumer.poll(32, 10)
@@ -177,7 +177,9 @@ def test_the_environment_and_files_configure_a_server(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=from-conf\nbrokerClusterName=C\nlistenPort=0\nsendMessageThreadPoolNums=4\n")
     toml = tmp_path / "penstock.toml"
-    toml.write_text(f"data = '{tmp_path}/data'\n[nameserver]\nport = 0\n[store]\nsegment_size_bytes = '16M'\n")
+    toml.write_text(
+        f"data = '{tmp_path}/data'\n[nameserver]\nport = 0\n[store]\nsegment_size_bytes = '16M'\n"
+    )
     environment = {"PENSTOCK_BROKER_CLUSTER_NAME": "from-env", "PENSTOCK_BROKER_PROT": "1"}
     arguments = ("up", "--json", "--config", conf, "--config", toml, *ROOMY)
     with serving(*arguments, environment=environment) as server:
@@ -265,7 +267,10 @@ def test_listening_anywhere_when_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("up", "--set", "broker.prot=1"), "--set broker.prot: [broker] has no option 'prot'; did you mean port?"),
+        (
+            ("up", "--set", "broker.prot=1"),
+            "--set broker.prot: [broker] has no option 'prot'; did you mean port?",
+        ),
         (("up", "--set", "store.flush_mode=later"), "flush_mode is 'later': use async or sync"),
         (("up", "--config", "absent.toml"), "absent.toml: No such file or directory"),
         (("up", "--port", "70000"), "70000 is not between 0 and 65535"),

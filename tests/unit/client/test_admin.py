@@ -18,6 +18,7 @@ from penstock.errors import (
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.testing import broker
+from tests.unit.client.consuming import until
 
 
 @pytest.fixture
@@ -162,10 +163,12 @@ def test_members_of_a_group_are_listed(admin, address):
     admin.create_topic("Online", 1)
     with penstock.Consumer(address, group="online-group") as consumer:
         consumer.subscribe("Online", "a || b")
-        for _ in range(500):
-            found = admin.describe_group("online-group")
-            if found.subscriptions:
-                break
+        until(
+            lambda: (
+                "online-group" in admin.list_groups() and admin.describe_group("online-group").subscriptions
+            )
+        )
+        found = admin.describe_group("online-group")
         (member,) = found.members
         assert (member.language, found.message_model) == ("PYTHON", "CLUSTERING")
         assert found.subscriptions["Online"] == "a || b"

@@ -8,7 +8,7 @@ from penstock.client.allocation import (
     STRATEGIES,
     Averagely,
     Circle,
-    Config,
+    FixedQueues,
     ConsistentHash,
     MachineRoom,
     RoomNearby,
@@ -95,7 +95,7 @@ def test_room_nearby_keeps_queues_in_their_room() -> None:
 
 
 def test_config_is_a_fixed_list_for_its_topics() -> None:
-    rule = Config([MessageQueue("T", "b", 3), MessageQueue("other", "b", 0)])
+    rule = FixedQueues([MessageQueue("T", "b", 3), MessageQueue("other", "b", 0)])
     assert allocate(rule, "a", queues(8, "b"), ["a", "b"]) == [MessageQueue("T", "b", 3)]
 
 

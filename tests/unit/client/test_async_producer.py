@@ -7,6 +7,7 @@ import pytest
 
 from penstock.client.async_producer import AsyncProducer
 from penstock.client.outgoing import property_bytes
+from penstock.client.queue_selection import select_by_key
 from penstock.client.results import SendStatus
 from penstock.errors import (
     BufferFullError,
@@ -327,6 +328,23 @@ def test_a_busy_broker_is_tried_again_when_it_says():
     run(scenario)
 
 
+def test_a_keyed_message_waits_for_its_broker_instead_of_trying_it_in_a_rush():
+    async def scenario(fake, producer):
+        queues = await producer.queues("T")
+        key = next(
+            key for key in map(str, range(100)) if select_by_key(queues, key).broker_name == "broker-a"
+        )
+        await producer.send("T", b"x", queue_key=key)
+        first = fake.brokers[0]
+        await first.stop()
+        waiting = asyncio.ensure_future(producer.send("T", b"later", queue_key=key))
+        await asyncio.sleep(0.02)
+        await first.start()
+        assert (await waiting).queue.broker_name == "broker-a"
+
+    run(scenario, brokers=2)
+
+
 def test_slow_brokers_are_avoided_if_wanted():
     async def scenario(fake, producer):
         slow, quick = fake.brokers
@@ -517,7 +535,7 @@ def test_the_quick_way_to_compose_is_the_careful_one(parts):
         assert first == second
         assert {request.fields["h"] for request in sends(fake)} == {"3"}
         for wrong in ({"tag": "a\x02b"}, {"keys": "a\x01b"}, {"tag": "\ud800"}, {"keys": "k" * 40_000}):
-            with pytest.raises(CodecError):
+            with pytest.raises((CodecError, PropertiesTooLargeError)):
                 await producer.send("T", b"body", **wrong)
 
     run(scenario)

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.broker.broker import Broker
-from penstock.client.allocation import Config
+from penstock.client.allocation import FixedQueues
 from penstock.client.consumer import Consumer
 from penstock.errors import ClientError
 from penstock.protocol.bodies import MessageQueue
@@ -128,7 +128,7 @@ def test_every_strategy_divides_all_queues(address: str, strategy: str) -> None:
 def test_a_fixed_list_of_queues(address: str) -> None:
     send(address, "T", b"0")
     mine = MessageQueue("T", "test-broker", 2)
-    with Consumer(address, group="g", strategy=Config([mine])) as consumer:
+    with Consumer(address, group="g", strategy=FixedQueues([mine])) as consumer:
         consumer.subscribe("T")
         assert of_topic(consumer.wait_assigned()) == [2]
 

@@ -68,10 +68,3 @@ def test_slow_brokers_are_avoided_while_there_is_another():
     faults.answered("b", 600, 1)  # worse for two seconds only
     assert {turns.next(queues("a", "b"), now_ms=2).broker_name for _ in range(8)} == {"b"}
     assert {turns.next(queues("a", "b"), now_ms=20_000).broker_name for _ in range(8)} == {"a", "b"}
-
-
-def test_forgotten_brokers_take_no_memory():
-    faults = FaultLatency()
-    faults.failed("a", 0)
-    faults.forget(["b"])
-    assert faults.is_available("a", 1)

@@ -207,6 +207,12 @@ def test_the_answer_to_a_batch_names_every_message(bench: Bench) -> None:
         assert [parse_message_id(one)[1] for one in ids] == positions
         assert answer.fields["queueOffset"] == str(before)
         assert "transactionId" not in answer.fields
+    named = fields(m="true", i=text({"UNIQ_KEY": ID, "WAIT": "true"}))
+    _, (answer,) = bench.run(encode_frame(Command(320, named, b"".join(items), 5, language="JAVA")))
+    assert answer.fields["transactionId"] == ID
+    assert bench.store.read("T", 1, before + 40, 1)[0].properties["UNIQ_KEY"] == f"{ID}0"
+    odd = fields(m="true", i=text({"UNIQ_KEY": ID, "DELAY": "1"}))
+    assert bench.run(encode_frame(Command(320, odd, b"".join(items), 5)))[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,16 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         socket.create_connection((host, int(port)), 1).close()
 
 
+def fail_in_the_block() -> None:
+    with penstock.testing.broker() as address, Producer(address) as producer:
+        producer.send("T", b"x")
+        raise ZeroDivisionError
+
+
 def test_nothing_stays_behind_when_the_block_fails() -> None:
     threads = set(threading.enumerate())
-    with pytest.raises(ZeroDivisionError), penstock.testing.broker() as address:
-        with Producer(address) as producer:
-            producer.send("T", b"x")
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        fail_in_the_block()
     assert set(threading.enumerate()) == threads
 
 
@@ -107,9 +111,9 @@ def test_two_at_once_know_nothing_of_each_other() -> None:
 
 
 def test_options_of_broker_and_store() -> None:
-    with penstock.testing.broker(auto_create_topics=False, store={"seal_records": True}) as address:
-        with Producer(address, retries=0) as producer, pytest.raises(PenstockError):
-            producer.send("T", b"x")
+    strict = penstock.testing.broker(auto_create_topics=False, store={"seal_records": True})
+    with strict as address, Producer(address, retries=0) as producer, pytest.raises(PenstockError):
+        producer.send("T", b"x")
     with penstock.testing.broker(broker_name="named", default_topic_queues=2) as address:
         with Producer(address) as producer:
             result = producer.send("T", b"x")
@@ -166,7 +170,7 @@ def test_a_scratch_file_is_as_long_as_asked_for_and_costs_nothing(tmp_path: Path
 
 # -- the pytest plugin -------------------------------------------------------------------------------------------
 
-USER_TESTS = '''
+USER_TESTS = """
 import penstock
 from penstock.client.producer import Producer
 
@@ -187,7 +191,7 @@ def test_three(penstock_broker_session):
     assert penstock_broker_session == SEEN[-1]
     with Producer(penstock_broker_session) as producer:
         assert producer.send("T", b"x").is_ok
-'''
+"""
 
 
 def test_the_fixtures_are_there_where_the_package_is_installed(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""Name servers that die, hang, or were never there: whoever has work to do goes on with the others.
+
+What is shown: messages flow between clients and brokers without any name server; a name server that comes back
+empty is told everything by the brokers, and nobody forgets a route meanwhile; a dead or silent one among several
+costs the time of finding out, once. Figures are printed: `pytest -s`, or `-rP` after the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.fault.client_load import Load
+from tests.fault.load_scenarios import drain, finish, new_history
+from tests.fault.operation_history import Outcome
+from tests.fault.server_processes import broker, cluster, name_server, wait_known
+from tests.fault.silent_peers import dead_address, hanging_peer, unreachable_peer
+
+# Routes are asked for again so often that every outage, and the moments after it, are hit many times.
+IMPATIENT = {"route_interval_ms": 100, "call_timeout_ms": 500}
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I13")
+@pytest.mark.seed("S1-5")
+@pytest.mark.seed("S2-5")
+@pytest.mark.slow
+def test_sends_and_deliveries_go_on_without_a_name_server(tmp_path: Path) -> None:
+    with cluster(tmp_path) as (names, node):
+        history = new_history(names.address)
+        with Load(names.address, history, settings=IMPATIENT) as load:
+            time.sleep(0.7)
+            names.kill()
+            gone = time.monotonic()
+            time.sleep(2.0)
+            names.start()
+            known = wait_known(names.address)
+            time.sleep(1.0)
+            drained = drain(load, names.address)
+        figures = finish(history, names.address, node)
+    sent = sum(send.started >= gone for send in history.of(Outcome.OK))
+    print(f"\n[name server killed for 2 s under load] {figures}")
+    print(f"  {sent} acknowledged since the kill; longest time without {history.longest_gap():.2f} s;")
+    print(f"  the broker was known again {known:.2f} s after the restart; drained {drained:.2f} s")
+    assert not history.of(Outcome.FAILED), history.of(Outcome.FAILED)[:3]
+    assert not history.of(Outcome.UNKNOWN), history.of(Outcome.UNKNOWN)[:3]
+    assert sent > 100
+    assert known < 10
+
+
+@pytest.mark.fault("F2")
+@pytest.mark.invariant("I1")
+@pytest.mark.seed("S1-2")
+@pytest.mark.seed("S1-4")
+@pytest.mark.seed("S1-13")
+@pytest.mark.seed("S2-4")
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["killed", "paused"])
+def test_clients_move_on_to_the_other_name_server(tmp_path: Path, fault: str) -> None:
+    """Both know the broker; the one that clients use dies, or falls silent."""
+    with name_server(tmp_path / "one") as one, name_server(tmp_path / "two") as two:
+        both = f"{one.address};{two.address}"
+        with broker(tmp_path / "broker", both) as node:
+            wait_known(one.address)
+            wait_known(two.address)
+            history = new_history(both)
+            with Load(both, history, settings=IMPATIENT) as load:
+                for lost, other in ((one, two), (two, one)):
+                    time.sleep(0.5)
+                    lost.kill() if fault == "killed" else lost.pause()
+                    time.sleep(1.0)
+                    asked = time.monotonic()
+                    with penstock.Producer(both, group="newcomer", call_timeout_ms=500) as producer:
+                        producer.send("made-meanwhile", b"x")
+                    newcomer = time.monotonic() - asked
+                    lost.start() if fault == "killed" else lost.resume()
+                    wait_known(lost.address)
+                    wait_known(other.address)
+                drained = drain(load, both)
+            figures = finish(history, both, node)
+    print(f"\n[one of two name servers {fault}, then the other] {figures}")
+    print(f"  a new producer's first send took {newcomer:.2f} s meanwhile; drained {drained:.2f} s")
+    assert not history.of(Outcome.FAILED), history.of(Outcome.FAILED)[:3]
+    assert not history.of(Outcome.UNKNOWN), history.of(Outcome.UNKNOWN)[:3]
+
+
+@contextmanager
+def useless_peer(kind: str) -> Iterator[str]:
+    if kind == "dead":
+        yield dead_address()
+        return
+    with hanging_peer() if kind == "hanging" else unreachable_peer() as address:
+        yield address
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.seed("S1-12")
+@pytest.mark.seed("S1-13")
+@pytest.mark.seed("S1-14")
+@pytest.mark.seed("S1-18")
+@pytest.mark.seed("S1-21")
+@pytest.mark.parametrize("kind", ["dead", "hanging", "unreachable"])
+def test_a_useless_name_server_in_the_list_costs_little(tmp_path: Path, kind: str) -> None:
+    """Two name servers are given, one of which was never any good: everything works, whoever is asked first."""
+    with useless_peer(kind) as useless, name_server(tmp_path / "nameserver") as names:
+        told = f"{useless};{names.address}"
+        with broker(tmp_path / "broker", told) as node:
+            started = time.monotonic()
+            known = wait_known(names.address)
+            first: list[float] = []
+            for number, addresses in enumerate((told, f"{names.address};{useless}", told, told)):
+                asked = time.monotonic()
+                # An instance name of its own: each finds its name server by itself.
+                with penstock.Producer(addresses, instance_name=f"c{number}", call_timeout_ms=1_000) as producer:
+                    producer.send("orders", b"first")
+                    first.append(time.monotonic() - asked)
+                    asked = time.monotonic()
+                    for _ in range(10):
+                        producer.send("orders", b"more")
+                    # The choice is remembered: only the first question pays.
+                    assert time.monotonic() - asked < 1.0
+            with penstock.Consumer(told, group="g", start_from="first", call_timeout_ms=1_000) as consumer:
+                consumer.subscribe("orders")
+                found = 0
+                for _ in consumer:
+                    found += 1
+                    if found == 44:
+                        break
+                consuming = time.monotonic() - asked
+            stopping = node.stop()
+    print(f"\n[a {kind} name server in the list] registered with the other after {known:.2f} s; first sends took")
+    print(f"  {', '.join(f'{seconds:.2f}' for seconds in first)} s; 44 messages consumed in {consuming:.2f} s;")
+    print(f"  the broker stopped in {stopping:.2f} s")
+    assert known < 5, "one name server that does not answer held up the registration with the other"
+    assert max(first) < 6
+    assert stopping < 5
+    assert time.monotonic() - started < 40
