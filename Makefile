@@ -60,7 +60,7 @@ test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot mod
 	@PENSTOCK_PURE=1 PENSTOCK_EXPECT=pure $(PYTEST) $(BOTH_FORMS) $(ARGS)
 
 .PHONY: interop
-interop: setup ## Exchange stores with Apache RocketMQ's own classes (needs Java 17+ and the Maven repository)
+interop: setup ## Run Apache RocketMQ's own store, broker, clients and mqadmin against Penstock (needs Java 17+, Maven, Go)
 	@if reason=$$({ scripts/ensure-java --jdk --quiet && scripts/ensure-maven; } 2>&1); then \
 	    PATH="$$(dirname "$$(scripts/ensure-java --jdk)"):$$PATH" PENSTOCK_EXPECT=compiled \
 	        $(PY) -m pytest tests/interop -rs $(ARGS); \

@@ -25,6 +25,7 @@ cdef class SendScanner(SendHeader):
     cdef bytes binary_fields
     cdef long long frame_max
     cdef Py_ssize_t header_max
+    cdef Py_ssize_t batch_max
     cdef bytearray slots
     cdef bytearray scratch
     cdef Py_ssize_t used

@@ -75,7 +75,13 @@ class SendScanner(SendHeader):
     """See the module's text. `suffix` is what the broker adds to the properties of every message."""
 
     def __init__(
-        self, suffix: bytes, head_fields: bytes, binary_fields: bytes, frame_max: int, header_max: int
+        self,
+        suffix: bytes,
+        head_fields: bytes,
+        binary_fields: bytes,
+        frame_max: int,
+        header_max: int,
+        batch_max: int = 10_000,
     ) -> None:
         super().__init__()
         self.topics: dict[bytes, TopicQueues] = {}
@@ -87,6 +93,7 @@ class SendScanner(SendHeader):
         self.binary_fields = binary_fields
         self.frame_max = frame_max
         self.header_max = header_max
+        self.batch_max = batch_max
         self.slots = bytearray(64 * SLOT_COUNT * 8)
         self.scratch = bytearray(64 * 1024)
         self.used = 0
@@ -176,6 +183,14 @@ class SendScanner(SendHeader):
             return False
         if self.value_at[0] < 0 or self.value_at[1] < 0 or self.value_at[2] < 0:
             return False
+        # Those that nothing below looks into.
+        low: cython.int = 0 if form else 0x20
+        if not self._is_ascii(p, self.value_at[0], self.value_end[0], low):
+            return False
+        if not self._is_ascii(p, self.value_at[2], self.value_end[2], low):
+            return False
+        if self.value_at[13] >= 0 and not self._is_ascii(p, self.value_at[13], self.value_end[13], low):
+            return False
         if batch:
             if self.value_at[12] < 0 or not self._is_text(p, 12, b"true", 4):
                 return False
@@ -186,6 +201,8 @@ class SendScanner(SendHeader):
         if self.value_at[10] >= 0 and not self._is_text(p, 10, b"false", 5):
             return False
         if not self._field(p, 3, -2147483648, 2147483647):
+            return False
+        if self.value_at[11] >= 0 and not self._field(p, 11, -2147483648, 2147483647):
             return False
         found = self._topic(p, self.value_at[1], self.value_end[1])
         if found is None:
@@ -269,6 +286,7 @@ class SendScanner(SendHeader):
     @cython.exceptval(-2, check=True)
     def _is_batch(self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
         """Whether every length in a batch adds up and none of its items asks for more than being stored."""
+        count: cython.Py_ssize_t = 0
         size: cython.longlong
         body_size: cython.longlong
         properties_size: cython.longlong
@@ -286,8 +304,9 @@ class SendScanner(SendHeader):
                 return False
             if not self._check_items(p, at + 22 + body_size, at + size):
                 return False
+            count += 1
             at += size
-        return True
+        return count <= self.batch_max
 
     @cython.cfunc
     @cython.exceptval(-2, check=True)

@@ -21,3 +21,4 @@ cdef class SendHeader:
     cdef bint _binary(self, unsigned char *p, Py_ssize_t at, Py_ssize_t end) except? -1
     cdef bint _field(self, unsigned char *p, int slot, long long low, long long high) except? -2
     cdef bint _is_text(self, unsigned char *p, int slot, const unsigned char *text, Py_ssize_t size) except? -2
+    cdef bint _is_ascii(self, unsigned char *p, Py_ssize_t at, Py_ssize_t end, int low) except? -2

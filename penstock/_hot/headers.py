@@ -61,8 +61,8 @@ class SendHeader:
             name_size = stop - name_at
             at = stop + 2
             if name_size == 9 and get_i32(p, name_at) == 0x65787446:  # extF
-                if not same_bytes(p, name_at, b"extFields", 0, 9):
-                    return False
+                if not same_bytes(p, name_at, b"extFields", 0, 9) or self.short_names or self.long_names:
+                    return False  # of two lists the general decoder takes the last
                 at = self._ext(p, at, end)
             elif name_size == 4 and get_i32(p, name_at) == 0x636F6465:  # code
                 at = self._number(p, at, end)
@@ -160,7 +160,7 @@ class SendHeader:
         if get_u8(p, at) != 0x22:
             return -1
         stop = self._string_end(p, at + 1, end, False)
-        return -1 if stop < 0 else stop + 1
+        return -1 if stop < 0 or not self._is_ascii(p, at + 1, stop, 0x20) else stop + 1
 
     @cython.cfunc
     @cython.exceptval(-2, check=True)
@@ -273,6 +273,20 @@ class SendHeader:
             self.value_at[slot] = at + 4
             at += 4 + size
             self.value_end[slot] = at
+        return True
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def _is_ascii(
+        self, p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, low: cython.int
+    ) -> cython.bint:
+        """Whether every byte is a character from `low` on; whether others are text is for the general decoder."""
+        c: cython.int
+        while at < end:
+            c = get_u8(p, at)
+            if c < low or c >= 0x80:
+                return False
+            at += 1
         return True
 
     @cython.cfunc

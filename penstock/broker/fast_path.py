@@ -50,6 +50,9 @@ class SendFastPath:
         self._limits = limits
         self._known: dict[str, TopicQueues] = {}
         self._born_host = b""
+        # A chunk of which the store took nothing, and up to where: its frames are the ordinary path's.
+        self._refused: bytes | None = None
+        self._refused_to = 0
         self._renew()
 
     def _renew(self) -> None:
@@ -63,6 +66,7 @@ class SendFastPath:
             b"".join(_binary_field(name, value) for name, value in fields),
             self._limits.frame_bytes_max,
             self._limits.header_bytes_max,
+            self._rules.options.batch_count_max,
         )
 
     # -- which queues ----------------------------------------------------------------------------------------
@@ -89,14 +93,19 @@ class SendFastPath:
     def process(self, connection: Connection, data: bytes, start: int) -> int:
         if self._suffix is not self._rules.suffix_bytes:
             self._renew()
-        path = self._path
-        stopped = path.scan(data, start)
-        if not path.count:
-            return start
+        # Asked first: a chunk that is going to be refused frame by frame must not be scanned once for each.
+        if self._refused is not None:
+            if data is self._refused and start < self._refused_to:
+                return start
+            self._refused = None
         flow = self._flow
         if not self._rules.is_open or flow.waiting >= flow.options.sends_waiting_max:
             return start
         if flow.waiting_bytes > flow.options.sends_waiting_bytes_max:
+            return start
+        path = self._path
+        stopped = path.scan(data, start)
+        if not path.count:
             return start
         host: bytes | None = connection.attributes.get(_BORN_HOST)
         if host is None:
@@ -107,6 +116,7 @@ class SendFastPath:
             self._writer.append_run(self._build, self._parts, held.written)
         except PenstockError:
             # Nothing was stored. The ordinary path meets the same trouble and tells each sender.
+            self._refused, self._refused_to = data, stopped
             return start
         held.keep()
         return stopped if path.built == path.count else path.frame_at(path.built)

@@ -29,7 +29,8 @@ from penstock.remoting import Connection, RemotingClient, RemotingOptions, TlsOp
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
-RETRY_FIRST_MS = 500
+# A name server that comes back knows nobody; whoever asks it meanwhile waits for this.
+RETRY_FIRST_MS, RETRY_MAX_MS = 500, 5_000
 UNREGISTER_TIMEOUT_MS = 1_000
 ASIDE_FROM = 500
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -170,7 +171,8 @@ class Registration:
     async def _wait(self, link: NameServerLink, due_ms: int) -> None:
         """Until something changes or the next round is due; after failures longer each time, whatever changes."""
         if link.failures:
-            pause_ms = min(RETRY_FIRST_MS << min(link.failures - 1, 10), self._options.register_interval_ms)
+            longest_ms = min(RETRY_MAX_MS, self._options.register_interval_ms)
+            pause_ms = min(RETRY_FIRST_MS << min(link.failures - 1, 10), longest_ms)
             await asyncio.sleep(pause_ms / 1000)
             return
         left_ms = due_ms - self._clock.monotonic_ms()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,14 +15,41 @@ from penstock.errors import CallTimeoutError, ConnectError, PenstockError, Respo
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
+    from penstock.remoting import TlsOptions
 
 T = TypeVar("T")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 EXIT_NOT_FOUND = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Whom a command talks to, and how."""
+
+    nameserver: str
+    timeout_ms: int
+    tls_trusted: str | None = None
+    with_tls: bool = False
+
+    def tls(self) -> TlsOptions | None:
+        """None where connections are plain."""
+        if not self.with_tls and self.tls_trusted is None:
+            return None
+        from penstock.remoting import TlsOptions
+
+        return TlsOptions(trusted=self.tls_trusted or "")
+
+
 def client_options(command: Callable[..., T]) -> Callable[..., T]:
-    """`--nameserver`, `--timeout` and `--json`."""
+    """`--json`, and the options that become the command's `cluster`."""
+
+    @functools.wraps(command)
+    def with_cluster(
+        *arguments: Any, nameserver: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
+    ) -> T:
+        cluster = Cluster(nameserver, timeout_ms, tls_trusted, tls)
+        return command(*arguments, cluster=cluster, **others)
+
     decorators = (
         click.option(
             "--nameserver",
@@ -38,22 +66,28 @@ def client_options(command: Callable[..., T]) -> Callable[..., T]:
             default=3_000,
             help="How long one answer may take, in milliseconds (3000).",
         ),
+        click.option("--tls", is_flag=True, help="Connect with TLS."),
+        click.option(
+            "--tls-trusted",
+            metavar="FILE",
+            envvar="PENSTOCK_TLS_TRUSTED",
+            help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
     )
-    return functools.reduce(lambda decorated, decorator: decorator(decorated), reversed(decorators), command)
+    return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), with_cluster)
 
 
 @contextmanager
-def reaching(nameserver: str) -> Iterator[None]:
+def reaching(cluster: Cluster) -> Iterator[None]:
     """A cluster that does not answer, or refuses, is told with what to do about it."""
     try:
         yield
     except ConnectError as error:
-        raise PenstockError(
-            error.message,
-            f"is it running? `penstock up` starts one here; --nameserver or PENSTOCK_NAMESERVER (now {nameserver}) "
-            "names another",
-        ) from error
+        hint = error.hint or "`penstock status` says who answers"
+        if error.message.startswith("no name server"):
+            hint += f"; --nameserver or PENSTOCK_NAMESERVER says where (now {cluster.nameserver})"
+        raise PenstockError(error.message, hint) from error
     except CallTimeoutError as error:
         raise PenstockError(
             error.message, "try again, or give it longer with --timeout; `penstock status` says who answers"
@@ -63,11 +97,14 @@ def reaching(nameserver: str) -> Iterator[None]:
 
 
 @contextmanager
-def administering(nameserver: str, timeout_ms: int) -> Iterator[Admin]:
+def administering(cluster: Cluster) -> Iterator[Admin]:
     """An admin client of the cluster."""
     from penstock.client.admin import Admin
 
-    with reaching(nameserver), Admin(nameserver, call_timeout_ms=timeout_ms) as admin:
+    with (
+        reaching(cluster),
+        Admin(cluster.nameserver, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms) as admin,
+    ):
         yield admin
 
 

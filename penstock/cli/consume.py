@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import administering, client_options, echo_json
+from penstock.cli.clients import Cluster, administering, client_options, echo_json
 from penstock.cli.option_types import NumberType, PlaceType
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def consume(
     limit: int | None,
     follow: bool,
     expression: str,
-    nameserver: str,
-    timeout_ms: int,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC.
@@ -71,12 +70,13 @@ def consume(
     from penstock.client.consumer import Consumer
 
     show = _output(as_json)
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         queues = admin.queues(topic)
         consumer = Consumer(
-            nameserver,
+            cluster.nameserver,
             group or LOOKING_GROUP,
-            call_timeout_ms=timeout_ms,
+            tls=cluster.tls(),
+            call_timeout_ms=cluster.timeout_ms,
             start_from=place if place is not None else "first",
             auto_commit=group is not None,
         )
@@ -131,13 +131,23 @@ def _polls(
     """Lots of messages until there are enough or, unless it follows, the ends are reached that there were."""
     left = limit if limit is not None else COUNT_MAX
     while left > 0:
-        if not follow and all(consumer.position(queue) >= end for queue, end in ends.items()):
+        if not follow and not any(_is_before(consumer, queue, end) for queue, end in ends.items()):
             return
         polled = consumer.poll(min(AT_ONCE, left), POLL_S)
         messages = [message for message in polled if not tags or message.tag in tags]
         if messages:
             left -= len(messages)
             yield messages
+
+
+def _is_before(consumer: Consumer, queue: MessageQueue, end: int) -> bool:
+    """Whether messages before `end` are still to come; a queue that went to another member is theirs to finish."""
+    from penstock.errors import ClientError
+
+    try:
+        return consumer.position(queue) < end
+    except ClientError:
+        return False
 
 
 def _output(as_json: bool) -> Callable[[list[ReceivedMessage]], None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import administering, client_options, confirm, echo_json
+from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
 from penstock.cli.option_types import PlaceType
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def group() -> None:
 @click.option("--internal", is_flag=True, help="Also the groups that the system made for itself.")
 @click.option("--details", is_flag=True, help="Members and lag of each; asks every broker for every group.")
 @client_options
-def list_groups(internal: bool, details: bool, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+def list_groups(internal: bool, details: bool, cluster: Cluster, as_json: bool) -> None:
     """List the consumer groups."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         names = admin.list_groups(internal=internal)
         found = [admin.describe_group(name) for name in names] if details else []
     if as_json:
@@ -55,9 +55,9 @@ def _show_list(found: list[GroupDescription]) -> None:
 @group.command()
 @click.argument("name")
 @client_options
-def describe(name: str, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show the members of the group NAME and how far they are in each queue."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         found = _describe(admin, name)
     if as_json:
         echo_json(group_json(found))
@@ -111,15 +111,13 @@ def _describe(admin: Admin, name: str) -> GroupDescription:
 @click.option("--to", "place", type=PlaceType(), required=True, help="Where the group goes on.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-def reset(
-    name: str, topic: str, place: str | int, yes: bool, nameserver: str, timeout_ms: int, as_json: bool
-) -> None:
+def reset(name: str, topic: str, place: str | int, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Move the group NAME in a topic to its first or last message or to a time.
 
     Works while consumers are online: they go on from there. Moving back delivers messages again, moving
     forward leaves some out.
     """
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         admin.queues(topic)
         confirm(f"Move the group {name} in {topic} to {_place(place)}?", yes)
         moved = admin.reset_offsets(name, topic, place)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import EXIT_NOT_FOUND, administering, client_options, echo_json
+from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, administering, client_options, echo_json
 from penstock.cli.option_types import NumberType
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def get(
     key: str | None,
     topic: str,
     limit: int,
-    nameserver: str,
-    timeout_ms: int,
+    cluster: Cluster,
     as_json: bool,
 ) -> int:
     """Show the message ID, or the messages with a key.
@@ -44,7 +43,7 @@ def get(
         raise click.UsageError("name an ID or --key, one of them", click.get_current_context())
     if key is not None and not topic:
         raise click.UsageError("--key needs --topic", click.get_current_context())
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         if message_id is not None:
             found = _by_id(admin, message_id, topic)
         else:

@@ -139,7 +139,9 @@ class Node:
             await asyncio.sleep(0.002)
         raise PenstockError(
             f"the broker could not register with its own name server: {own.trouble or 'no answer'}",
-            "see the log lines above; with TLS, tls.trusted must name who signed the certificate",
+            "set tls.trusted to who signed its certificate"
+            if self.options.tls
+            else "see the log lines above",
         )
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.clients import client_options, echo_json, reaching
+from penstock.cli.clients import Cluster, client_options, echo_json, reaching
 from penstock.cli.option_types import NumberType, PairType
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.results import SendResult
 
 BATCH_MAX = 10_000
+LINE_BYTES_MAX = 64 << 20
 AUTOMATIC_BATCH = 512
 UNANSWERED_MAX = 8_192
 DURABILITIES = ("memory", "flushed", "replicated")
@@ -58,8 +59,7 @@ def produce(
     batch: int | None,
     queue_key: str,
     durability: str | None,
-    nameserver: str,
-    timeout_ms: int,
+    cluster: Cluster,
     as_json: bool,
 ) -> int:
     """Send the lines of standard input to TOPIC.
@@ -70,12 +70,13 @@ def produce(
 
     parts: dict[str, Any] = {"tag": tag, "keys": key, "properties": dict(properties)}
     bodies = _Lines(sys.stdin.buffer)
-    with reaching(nameserver):
+    with reaching(cluster):
         producer = Producer(
-            nameserver,
+            cluster.nameserver,
             "penstock-cli",
-            send_timeout_ms=timeout_ms,
-            call_timeout_ms=timeout_ms,
+            tls=cluster.tls(),
+            send_timeout_ms=cluster.timeout_ms,
+            call_timeout_ms=cluster.timeout_ms,
             batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
         )
@@ -101,7 +102,8 @@ class _Lines:
             click.echo("Every line is a message; Ctrl-D ends.", err=True)
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self._stream:
+        # A line without an end must not fill the memory: a part of it is too large for a message as well.
+        for line in iter(lambda: self._stream.readline(LINE_BYTES_MAX), b""):
             body = line.removesuffix(b"\n").removesuffix(b"\r")
             if body:
                 yield body
@@ -136,7 +138,7 @@ class _Sending:
         self._started = time.perf_counter()
         self.sent = 0
         self.weak = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     def run(self, sends: Iterable[Future[Any]]) -> None:
         from penstock.errors import PenstockError
@@ -150,7 +152,7 @@ class _Sending:
                     self._unanswered and self._unanswered[0].done()
                 ):
                     self._take(self._unanswered.popleft())
-        except PenstockError as error:
+        except (PenstockError, KeyboardInterrupt) as error:
             self.failure = error
         while self._unanswered:
             try:

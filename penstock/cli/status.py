@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import administering, client_options, echo_json
+from penstock.cli.clients import Cluster, administering, client_options, echo_json
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ WIDE = 110
 
 @click.command()
 @client_options
-def status(nameserver: str, timeout_ms: int, as_json: bool) -> int:
+def status(cluster: Cluster, as_json: bool) -> int:
     """Show the brokers of the cluster and how they are.
 
     Ends with 1 if a name server or a broker does not answer, or if there is no broker.
     """
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         found = admin.cluster_status()
         topics, groups = _count(admin.list_topics), _count(admin.list_groups)
     healthy = found.is_healthy and bool(found.brokers)

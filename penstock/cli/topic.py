@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import administering, client_options, confirm, echo_json
+from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
 from penstock.cli.option_types import NumberType
 from penstock.errors import PenstockError, RouteNotFoundError
 
@@ -29,24 +29,23 @@ def topic() -> None:
 @click.option(
     "--permission", type=click.Choice(list(PERMISSIONS)), default="read-write", help="What clients may do."
 )
-@click.option("--cluster", metavar="NAME", default="", help="Only on the brokers of this cluster.")
+@click.option("--cluster", "at", metavar="NAME", default="", help="Only on the brokers of this cluster.")
 @click.option("--update", is_flag=True, help="Change the topic if it is there already.")
 @client_options
 def create(
     name: str,
     queues: int,
     permission: str,
-    cluster: str,
+    at: str,
     update: bool,
-    nameserver: str,
-    timeout_ms: int,
+    cluster: Cluster,
     as_json: bool,
 ) -> None:
     """Create the topic NAME on every broker."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         if not update and _exists(admin, name):
             raise PenstockError(f"topic {name} is there already", "add --update to change it")
-        admin.create_topic(name, queues, permission=PERMISSIONS[permission], cluster=cluster)
+        admin.create_topic(name, queues, permission=PERMISSIONS[permission], cluster=at)
         found = admin.describe_topic(name)
     if as_json:
         echo_json(topic_json(found))
@@ -69,9 +68,9 @@ def _exists(admin: Admin, name: str) -> bool:
     "--details", is_flag=True, help="Queues and messages of each; asks every broker for every topic."
 )
 @client_options
-def list_topics(internal: bool, details: bool, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+def list_topics(internal: bool, details: bool, cluster: Cluster, as_json: bool) -> None:
     """List the topics."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         names = admin.list_topics(internal=internal)
         found = [_described(admin, name) for name in names] if details else []
     if as_json:
@@ -114,9 +113,9 @@ def _show_list(found: list[TopicDescription]) -> None:
 @topic.command()
 @click.argument("name")
 @client_options
-def describe(name: str, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show the queues of the topic NAME, how full they are, and which groups read it."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         found, groups = admin.describe_topic(name), admin.groups_of_topic(name)
     if as_json:
         echo_json({**topic_json(found), "groups": groups})
@@ -147,9 +146,9 @@ def describe(name: str, nameserver: str, timeout_ms: int, as_json: bool) -> None
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-def delete(name: str, yes: bool, nameserver: str, timeout_ms: int, as_json: bool) -> None:
+def delete(name: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete the topic NAME with all its messages."""
-    with administering(nameserver, timeout_ms) as admin:
+    with administering(cluster) as admin:
         found = admin.describe_topic(name)
         confirm(f"Delete the topic {name} with {found.messages:,} messages?", yes)
         admin.delete_topic(name)

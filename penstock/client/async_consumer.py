@@ -343,7 +343,12 @@ class AsyncConsumer:
         assert task is not None
         turn = self._turns.get(task)
         if turn is None:
-            turn = Turn(self.core.clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
+            turn = Turn(
+                self.core.handout,
+                self.core.clock,
+                orderly=self.options.orderly,
+                auto_ack=self.options.auto_ack,
+            )
             self._turns[task] = turn
             task.add_done_callback(self._task_ended)
             self.core.handout.takers = len(self._turns)
@@ -385,7 +390,8 @@ class _Messages(AsyncIterator[ReceivedMessage]):
 
     async def _next(self) -> ReceivedMessage:
         turn, handout = self._turn, self._handout
-        message = turn.advance()
+        work = turn.work
+        message = work.advance() if work is not None else None
         while message is None:
             self._settle(turn.end())
             assert isinstance(handout, LoopHandout)

@@ -129,6 +129,9 @@ class BrokerCalls:
         )
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header) -> Command:
+        if self._instance.broker_address(queue.broker_name) is None:
+            # A queue of a topic that this client has not looked at yet: its route says where the broker is.
+            await self._instance.routes.get(queue.topic)
         return await self._instance.call_broker(
             queue.broker_name, Command(code, header.encode()), OFFSET_TIMEOUT_MS
         )

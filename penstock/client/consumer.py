@@ -255,7 +255,9 @@ class Consumer:
         thread = threading.current_thread()
         turn = self._turns.get(thread)
         if turn is None:
-            turn = Turn(self._clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack)
+            turn = Turn(
+                self._handout, self._clock, orderly=self.options.orderly, auto_ack=self.options.auto_ack
+            )
             self._turns[thread] = turn
             self._handout.takers = len(self._turns)
         turn.rewind()
@@ -300,7 +302,8 @@ class _Messages(Iterator[ReceivedMessage]):
 
     def __next__(self) -> ReceivedMessage:
         turn = self._turn
-        message = turn.advance()
+        work = turn.work
+        message = work.advance() if work is not None else None
         while message is None:
             self._report(turn.end())
             lot = self._handout.wait(turn.lot_size)

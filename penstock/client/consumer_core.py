@@ -172,6 +172,7 @@ class ConsumerCore:
 
     def start(self) -> None:
         """Begin; queues come with the first subscription or assignment."""
+        self.handout.now_ms = self.clock.monotonic_ms()
         self.rebalancing.start()
         loops = [self._persist_loop, self._watch_loop]
         if self._has_locks:
@@ -211,9 +212,10 @@ class ConsumerCore:
                 await self.consumption.drain()
         except TimeoutError:
             left = sum(owner.in_hand for owner in owners)
-            logger.warning(
-                "%d messages of group %s are still worked on; they will come again", left, self.group
-            )
+            if left:
+                logger.warning(
+                    "%d messages of group %s are still in hand and will come again", left, self.group
+                )
         self.consumption.cancel()
 
     # -- wishes ----------------------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ class ConsumerCore:
             for queue in self.holdings.stuck():
                 logger.warning("no pull from %s has returned for long; it is taken anew", queue)
                 self.rebalancing.event(Stuck(queue))
-            now = self.clock.monotonic_ms()
+            now = self.handout.now_ms = self.clock.monotonic_ms()
             for owner in self.holdings.owners:
                 self.consumption.expire(owner, now, limit)
 

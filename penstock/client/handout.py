@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.received import ReceivedMessage, Retry
 
-LOT_MESSAGES_MAX = 32
+LOT_MESSAGES_MAX = 256
 LOT_MS = 20.0
 
 
@@ -60,6 +60,8 @@ class Handout:
         self._pace_ms = LOT_MS
         self.takers = takers
         self.is_closed = False
+        # The time, more or less: who takes a message notes it. Kept by the consumer's watch; never 0.
+        self.now_ms = 1
 
     @property
     def waiting(self) -> int:

@@ -103,6 +103,7 @@ class ClientInstance:
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+        self._beaten_s = 0.0
         self._closed = False
         self._users = 0
         self._reserved: set[str] = set()
@@ -332,6 +333,7 @@ class ClientInstance:
             except TimeoutError:
                 pass
             self._wake.clear()
+            self._beaten_s = asyncio.get_running_loop().time()
             try:
                 heard = await self.heartbeat()
             except Exception:
@@ -363,4 +365,7 @@ class ClientInstance:
         address = self._registered.pop(connection.id, None)
         if address is not None and not self._closed:
             self.broker_versions.pop(address, None)
-            self._wake.set()
+            # At once, but not again and again: a peer that hangs up after every answer is not worth a storm.
+            loop = asyncio.get_running_loop()
+            due = self._beaten_s + self.options.reconnect_interval_ms / 1000
+            loop.call_at(max(due, loop.time()), self._wake.set)

@@ -214,8 +214,9 @@ class ConsumerOptions:
     auto_ack: bool = True
     # Whether `poll` commits what the poll before it returned; without it, `commit` does.
     auto_commit: bool = False
-    # Messages asked for with one pull; brokers have their own limit, usually 32 (pullBatchSize).
-    pull_batch: int = 32
+    # Messages asked for with one pull (pullBatchSize; there it is 32, which is also the most that RocketMQ's brokers
+    # give).
+    pull_batch: int = 256
     # How long a broker holds a pull for which it has nothing (brokerSuspendMaxTimeMillis).
     suspend_ms: int = 15_000
     # How long a pull may take in all (consumerTimeoutMillisWhenSuspend).

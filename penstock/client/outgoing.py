@@ -31,9 +31,9 @@ _PLAIN_CHARACTERS_MAX = PROPERTIES_SIZE_MAX // 4
 
 
 class MessageParts(TypedDict, total=False):
-    """What a send says besides topic and body. `keys` are found by `Admin.query`; messages of one `queue_key` go
-    to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to 2 h;
-    `durability` is what the broker must reach before it answers."""
+    """What a send says besides topic and body. `keys` are found by `Admin.query_messages`; messages of one
+    `queue_key` go to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to
+    2 h; `durability` is what the broker must reach before it answers."""
 
     tag: str
     keys: str | Iterable[str]

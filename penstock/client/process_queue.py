@@ -11,13 +11,15 @@ too wide a span of offsets are here, because one message that hangs must not mak
 A queue ends in two steps. A retired queue gives nothing out any more, but what is in hand still counts when it
 is done. A dropped queue counts nothing: others have it, or it was set to another offset.
 
+The map is kept as runs, one per pull that brought messages, because a run is mostly done with as a whole; its
+bytes count until then, as they stay in memory until then.
 Belongs to the consumer's event loop, except `waiting`, which the handout guards, and the two flags, which may be
 read from anywhere.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +34,28 @@ class QueueLimits:
     messages: int = 1_000
     bytes: int = 100 * 1024 * 1024
     span: int = 2_000
+
+
+class Run:
+    """Messages that came together, in order of their offsets. A message that is done with forgets its run."""
+
+    __slots__ = ("at", "bytes", "left", "messages", "owner")
+
+    def __init__(self, owner: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        self.owner = owner
+        self.messages = messages
+        # How many are not done with, and where the first of them is at the earliest.
+        self.left = len(messages)
+        self.at = 0
+        self.bytes = 0
+
+    def lowest(self) -> ReceivedMessage:
+        """The first that is not done with; there is one."""
+        messages, at = self.messages, self.at
+        while messages[at].run is not self:
+            at += 1
+        self.at = at
+        return messages[at]
 
 
 class ProcessQueue:
@@ -61,48 +85,49 @@ class ProcessQueue:
         self.consumed_wall_ms = 0
         self._limits = limits
         self._orderly = orderly
-        self._held: OrderedDict[int, ReceivedMessage] = OrderedDict()
+        self._runs: deque[Run] = deque()
+        self._count = 0
         self._last = -1
         self._on_room: Callable[[], None] | None = None
         self._on_idle: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         """Messages not done with."""
-        return len(self._held)
+        return self._count
 
     def __contains__(self, message: ReceivedMessage) -> bool:
-        return self._held.get(message.queue_offset) is message
+        return not self.is_dropped and message.run is not None and message.run.owner is self
 
     @property
     def committed(self) -> int:
         """The offset to store: everything below is done with."""
-        return next(iter(self._held)) if self._held else self.next_offset
+        return self._runs[0].lowest().queue_offset if self._runs else self.next_offset
 
     @property
     def lowest(self) -> ReceivedMessage | None:
         """The message that holds up the committed offset."""
-        return next(iter(self._held.values())) if self._held else None
+        return self._runs[0].lowest() if self._runs else None
 
     @property
     def highest_offset(self) -> int:
         """Offset of the last message here, or 0."""
-        return self._last if self._held else 0
+        return self._last if self._runs else 0
 
     @property
     def in_hand(self) -> int:
         """Messages given out and not done with."""
-        return len(self._held) - len(self.waiting)
+        return self._count - len(self.waiting)
 
     @property
     def span(self) -> int:
-        return self._last - next(iter(self._held)) if self._held else 0
+        return self._last - self.committed if self._runs else 0
 
     @property
     def is_full(self) -> bool:
         """Whether pulling pauses. The span does not matter in order, where nothing can overtake."""
         limits = self._limits
         return (
-            len(self._held) >= limits.messages
+            self._count >= limits.messages
             or self.bytes >= limits.bytes
             or (not self._orderly and self.span > limits.span)
         )
@@ -115,16 +140,19 @@ class ProcessQueue:
         """Take what was pulled, and where to pull next; the messages that are new are returned for handing out."""
         if self.is_dropped:
             return []
-        last, new = self._last, []
-        for message in messages:
-            offset = message.queue_offset
-            if offset > last:
-                self._held[offset] = message
-                self.bytes += message.size
-                last = offset
-                new.append(message)
-        self._last = last
         self.next_offset = max(self.next_offset, next_offset)
+        new = list(messages)
+        if new and new[0].queue_offset <= self._last:
+            new = [message for message in new if message.queue_offset > self._last]
+        if new:
+            run = Run(self, new)
+            for message in new:
+                message.run = run
+                run.bytes += message.size
+            self._runs.append(run)
+            self._count += len(new)
+            self.bytes += run.bytes
+            self._last = new[-1].queue_offset
         return new
 
     def done(self, messages: Iterable[ReceivedMessage]) -> int:
@@ -132,8 +160,15 @@ class ProcessQueue:
         if self.is_dropped:
             return -1
         for message in messages:
-            if self._held.pop(message.queue_offset, None) is not None:
-                self.bytes -= message.size
+            run = message.run
+            if run is not None and run.owner is self:
+                message.run = None
+                run.left -= 1
+                self._count -= 1
+                if not run.left:
+                    self.bytes -= run.bytes
+        while self._runs and not self._runs[0].left:
+            self._runs.popleft()
         if self._on_room is not None and not self.is_full:
             self.woken()
         self.look_idle()
@@ -148,8 +183,8 @@ class ProcessQueue:
         """Not this consumer's any more. What is in hand goes on, and is forgotten when it is done."""
         self.is_retired = self.is_dropped = True
         self.waiting.clear()
-        self._held.clear()
-        self.bytes = 0
+        self._runs.clear()
+        self._count = self.bytes = 0
         self.woken()
         self.look_idle()
 

@@ -8,7 +8,7 @@
        2, 215   too fast         ask again after a short while
          other  trouble          ask again after a second
 
-Rules: the next question is on its way before the last answer is decoded, so that the broker works while we do.
+Rules: the next question has left before the last answer is decoded, so that the broker works while we do.
 While the queue is full or paused nothing is asked. The offset that is done with travels with each question to a
 master. Records that cannot be read, or are of another topic, are never skipped: the queue stops there, says so,
 and tries again (I12). One task per queue, in the consumer's event loop.
@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.instance import ClientInstance
@@ -79,57 +80,76 @@ class PullLoop:
         self._fields: dict[str, str] = {}
         self._version = -1
         self._asked_ms = 0
+        self._spent_ms = 0
         self._complaint = ("", 0)
         self._sub: SubscriptionData | None = None
         self._last_address: str | None = None
+        # Of the question whose answer is waited for; older answers do not count.
+        self._serial = 0
+        self._ended: asyncio.Future[Command | None] | None = None
 
     async def run(self) -> None:
         """Ends when the queue is retired; cancelled otherwise."""
         owner = self._owner
-        asked: asyncio.Future[Command] | None = None
         try:
             while not owner.is_retired:
-                if asked is None:
-                    if owner.is_full or owner.is_paused:
-                        await self._room()
-                        continue
-                    asked = await self._ask(owner.next_offset)
-                answered, asked = asked, None
+                if owner.is_full or owner.is_paused:
+                    await self._room()
+                    continue
                 try:
-                    answer = await answered
-                    if answer.code == ResponseCode.SUCCESS:
-                        asked = self._found(answer)
-                    else:
+                    connection = await self._context.instance.remoting.connection(self._address())
+                    answer = await self._episode(connection)
+                    if answer is not None:
                         await self._not_found(answer)
-                except PenstockError as error:
+                except Exception as error:
                     await self._failed(error)
-        except PenstockError as error:
-            # Asking itself cannot fail for good: `_ask` waits and tries again.
-            logger.error("pulling %s ended: %s", self._queue, error)
-            raise
         finally:
-            if asked is not None:
-                _forget(asked)
+            self._serial += 1  # no answer counts any more
 
     # -- asking ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, offset: int) -> asyncio.Future[Command]:
-        while True:
-            try:
-                address = self._address()
-                connection = await self._context.instance.remoting.connection(address)
-                return self._request(connection, offset)
-            except PenstockError as error:
-                await self._failed(error)
+    async def _episode(self, connection: Connection) -> Command | None:
+        """Pull as long as messages come. Answers with messages are dealt with, and the next questions asked, where
+        they arrive, so that the questions of many queues leave together; what else comes ends the episode: an
+        answer without messages, an error, or None if no question could be asked at once."""
+        ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+        self._ended = ended
+        self._request(connection, self._owner.next_offset)
+        return await ended
 
-    def _ask_at_once(self, offset: int) -> asyncio.Future[Command] | None:
-        """The next question, if it can be sent without waiting for anything."""
+    def _request(self, connection: Connection, offset: int) -> None:
+        self._serial += 1
+        opaque = connection.next_opaque()
+        command = Command(int(RequestCode.PULL_MESSAGE), self._header(offset), opaque=opaque)
+        self._asked_ms = self._clock.monotonic_ms()
+        respond = partial(self._respond, self._serial)
+        connection.request(encode_frame(command), opaque, respond, self._context.options.pull_timeout_ms)
+
+    def _respond(self, serial: int, outcome: Command | RemotingError) -> None:
+        ended = self._ended
+        if serial != self._serial or ended is None or ended.done():
+            return  # nobody waits for it any more
+        try:
+            if not isinstance(outcome, Command):
+                ended.set_exception(outcome)
+            elif outcome.code != ResponseCode.SUCCESS:
+                ended.set_result(outcome)
+            else:
+                self._found(outcome, ended)
+        except Exception as error:  # whatever it is, it is the loop's and not the connection's
+            ended.set_exception(error)
+
+    def _ask_at_once(self, offset: int) -> bool:
+        """Ask the next question, if that can be done without waiting for anything."""
         owner = self._owner
         if owner.is_retired or owner.is_paused or owner.is_full:
-            return None
+            return False
         address = self._known_address()
         connection = self._context.instance.remoting.open_connection(address) if address else None
-        return self._request(connection, offset) if connection is not None else None
+        if connection is None:
+            return False
+        self._request(connection, offset)
+        return True
 
     def _known_address(self) -> str | None:
         """Where to pull. A broker that is in no route any more may still be there: a name server that was just
@@ -147,24 +167,7 @@ class PullLoop:
             )
         return address
 
-    def _request(self, connection: Connection, offset: int) -> asyncio.Future[Command]:
-        waiting: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-
-        def respond(outcome: Command | RemotingError) -> None:
-            if waiting.done():
-                return
-            if isinstance(outcome, Command):
-                waiting.set_result(outcome)
-            else:
-                waiting.set_exception(outcome)
-
-        opaque = connection.next_opaque()
-        command = Command(int(RequestCode.PULL_MESSAGE), self._header(connection, offset), opaque=opaque)
-        self._asked_ms = self._clock.monotonic_ms()
-        connection.request(encode_frame(command), opaque, respond, self._context.options.pull_timeout_ms)
-        return waiting
-
-    def _header(self, connection: Connection, offset: int) -> dict[str, str]:
+    def _header(self, offset: int) -> dict[str, str]:
         """The fields of the question; all but three are the same each time."""
         context, queue = self._context, self._queue
         subscription = context.subscription(queue.topic)
@@ -205,28 +208,46 @@ class PullLoop:
 
     # -- answers ---------------------------------------------------------------------------------------------
 
-    def _found(self, answer: Command) -> asyncio.Future[Command] | None:
+    def _found(self, answer: Command, ended: asyncio.Future[Command | None]) -> None:
+        """Messages have come: ask the next question first, then take them in, when it has left."""
         owner = self._owner
         self._answered(answer)
         next_offset = answer.integer("nextBeginOffset", 0)
         if next_offset <= owner.next_offset and answer.body:
             # An answer that leads nowhere would be asked for in a circle.
             raise CodecError(f"the broker's answer ends at {next_offset}, before {owner.next_offset + 1}")
-        asked = self._ask_at_once(next_offset)
+        self._spent_ms = owner.pulled_ms - self._asked_ms
+        is_last = not self._ask_at_once(next_offset)
+        # Runs before anything more is read, and after all questions of this moment have left together.
+        asyncio.get_running_loop().call_soon(self._take_in, answer.body, next_offset, is_last, ended)
+
+    def _take_in(
+        self, body: bytes | bytearray, next_offset: int, is_last: bool, ended: asyncio.Future[Command | None]
+    ) -> None:
+        if ended.done() or self._owner.is_dropped:
+            return
         try:
-            messages = decode_records(answer.body, self._queue, self._context.options.body_bytes_max)
-        except CorruptRecordError as error:
-            if asked is not None:
-                _forget(asked)
-            if not error.position:
-                raise
+            messages = self._decode(body)
+        except Exception as error:
+            # What was just asked comes too early: nothing may be taken in behind what was not.
+            self._serial += 1
+            good = error.position if isinstance(error, CorruptRecordError) else 0
+            if not good:
+                ended.set_exception(error)
+                return
             # What comes before the damage is good; the next pull begins with the damage and says so.
-            good = memoryview(answer.body)[: error.position]
-            asked, messages = None, decode_records(good, self._queue, self._context.options.body_bytes_max)
+            is_last, messages = True, self._decode(memoryview(body)[:good])
             next_offset = messages[-1].queue_offset + 1
-        spent = self._clock.monotonic_ms() - self._asked_ms if asked is None else 0
-        self._context.meters.pulled(self._queue.topic, len(messages), spent)
-        subscription = self._sub
+        self._context.meters.pulled(self._queue.topic, len(messages), self._spent_ms)
+        self._accept(messages, next_offset)
+        if is_last:
+            ended.set_result(None)
+
+    def _decode(self, body: bytes | bytearray | memoryview) -> list[ReceivedMessage]:
+        return decode_records(body, self._queue, self._context.options.body_bytes_max)
+
+    def _accept(self, messages: list[ReceivedMessage], next_offset: int) -> None:
+        owner, subscription = self._owner, self._sub
         if subscription is not None and subscription.tags_set:
             messages = [message for message in messages if wants(subscription, message.tag)]
         new = owner.put(messages, next_offset)
@@ -234,7 +255,6 @@ class PullLoop:
             self._context.accept(owner, new)
         elif not len(owner):
             self._context.offsets.advance(self._queue, owner.next_offset)
-        return asked
 
     async def _not_found(self, answer: Command) -> None:
         code = answer.code
@@ -268,17 +288,19 @@ class PullLoop:
         self._owner.pulled_wall_ms = self._clock.now_ms()
         self._broker_id = answer.integer_or("suggestWhichBrokerId", MASTER_ID, 0)
 
-    async def _failed(self, error: PenstockError) -> None:
-        """Say so, now and then; look for another way; wait."""
+    async def _failed(self, error: Exception) -> None:
+        """Say so, now and then; look for another way; wait. Nothing that can go wrong ends the loop."""
         now = self._clock.monotonic_ms()
         text, when = self._complaint
-        if error.message != text or now - when >= COMPLAIN_EVERY_MS:
-            self._complaint = (error.message, now)
-            level = logging.ERROR if isinstance(error, CodecError) else logging.INFO
-            logger.log(level, "pulling %s at offset %d: %s", self._queue, self._owner.next_offset, error)
+        if str(error) != text or now - when >= COMPLAIN_EVERY_MS:
+            self._complaint = (str(error), now)
+            known = isinstance(error, PenstockError)
+            level = logging.INFO if known and not isinstance(error, CodecError) else logging.ERROR
+            what = "pulling %s at offset %d: %s"
+            logger.log(level, what, self._queue, self._owner.next_offset, error, exc_info=not known)
         self._broker_id = MASTER_ID
         await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
-        if error.route_stale and not self._owner.is_retired:
+        if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
             try:
                 await self._context.instance.routes.refresh(self._queue.topic)
             except PenstockError as problem:
@@ -295,9 +317,3 @@ class PullLoop:
         finally:
             self._owner.when_room(None)
         self._owner.pulled_ms = self._clock.monotonic_ms()
-
-
-def _forget(asked: asyncio.Future[Command]) -> None:
-    """Nobody waits for this answer any more."""
-    if not asked.cancel() and not asked.cancelled():
-        asked.exception()

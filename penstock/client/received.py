@@ -29,7 +29,7 @@ from penstock.message.properties import PropertyName
 from penstock.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
-    from penstock.client.process_queue import ProcessQueue
+    from penstock.client.process_queue import ProcessQueue, Run
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
@@ -71,6 +71,7 @@ class ReceivedMessage:
         "_raw",
         "owner",
         "queue",
+        "run",
         "started_ms",
         "topic",
         "tries",
@@ -85,14 +86,14 @@ class ReceivedMessage:
         # The queue it was pulled from; for a message that is tried again, one of the retry topic.
         self.queue = queue
         # The topic it was sent to.
-        self.topic = raw.topic.decode("utf-8", "replace")
+        self.topic = queue.topic
         # How often it was given to a listener before and not done.
         self.tries = raw.reconsume_times
-        if self.topic.startswith(RETRY_PREFIX):
-            self.topic = self.properties.get(RETRY_TOPIC, self.topic)
-        # The consumer's own notes: since when it is in hand (0: not), what became of it, whose it is.
+        # The consumer's own notes: since when it is in hand (0: not), what became of it, where it is kept as long
+        # as it is not done, and whose acknowledgement it waits for.
         self.started_ms = 0
         self.verdict: Retry | None = None
+        self.run: Run | None = None
         self.owner: ProcessQueue | None = None
 
     @classmethod
@@ -101,7 +102,13 @@ class ReceivedMessage:
     ) -> ReceivedMessage:
         """The message that a consumer would see of this one."""
         (raw,), _ = decode_run(encode_record(stored), b"")
-        return cls(raw, queue, body_bytes_max)
+        message = cls(raw, queue, body_bytes_max)
+        message.topic = message.shown_topic(stored.topic)
+        return message
+
+    def shown_topic(self, topic: str) -> str:
+        """The topic that it was first sent to, if `topic` is one for messages that are tried again."""
+        return self.properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
     def __repr__(self) -> str:
         return f"<ReceivedMessage {self.msg_id} of {self.queue} at {self.queue_offset}>"
@@ -222,14 +229,22 @@ def decode_records(
     records, end = decode_run(data, b"" if queue is None else queue.topic.encode())
     if end < len(data):
         raise CorruptRecordError(_what_is_wrong(data, end, queue), end)
-    if queue is not None:
-        return [ReceivedMessage(record, queue, body_bytes_max) for record in records]
-    return [
-        ReceivedMessage(
-            record, MessageQueue(record.topic.decode("utf-8", "replace"), "", record.queue_id), body_bytes_max
-        )
-        for record in records
-    ]
+    if queue is None:
+        messages = [
+            ReceivedMessage(
+                record,
+                MessageQueue(record.topic.decode("utf-8", "replace"), "", record.queue_id),
+                body_bytes_max,
+            )
+            for record in records
+        ]
+    else:
+        messages = [ReceivedMessage(record, queue, body_bytes_max) for record in records]
+        if not queue.topic.startswith(RETRY_PREFIX):
+            return messages
+    for message in messages:
+        message.topic = message.shown_topic(message.queue.topic)
+    return messages
 
 
 def _what_is_wrong(data: bytes, at: int, queue: MessageQueue | None) -> str:

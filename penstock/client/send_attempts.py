@@ -1,8 +1,8 @@
 """One send on its way: where the next attempt goes, whether there is one, and what it all came to.
 
-    attempt = attempts.next(route, now)          -> queue to send to
-    attempts.answered(response) / .lost(error)   -> done, or try again
-    attempts.error()                             -> what to raise
+    attempts.choose(queues)                                            -> queue to send to
+    attempts.stored_as(result) / .refused(response) / .lost(error)     -> done, try again, or give up
+    attempts.error() / .shortfall()                                    -> what to raise
 
 Rules: an attempt that never left this machine, or that a broker refused, has failed; one whose answer is missing
 is unknown, and then the whole send is unknown unless a later attempt stores the message: the first may have

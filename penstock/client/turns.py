@@ -8,23 +8,36 @@ counts as having said it. Not for more than one thread.
 
 from __future__ import annotations
 
-from penstock.client.handout import Lot, Report
+from penstock.client.handout import Handout, Lot, Report
 from penstock.client.received import ReceivedMessage
 from penstock.client.workers import Work
 from penstock.runtime import Clock
 
 
+class WorkByHand(Work):
+    """A lot whose messages are acknowledged by the user, one by one, whenever that may be."""
+
+    __slots__ = ()
+
+    def advance(self) -> ReceivedMessage | None:
+        message = self._next()
+        self.current = None  # not ours any more
+        if message is not None:
+            message.owner = self.report.owner
+        return message
+
+
 class Turn:
-    """The state of one loop. With `auto_ack` off nothing is said for the user."""
+    """The state of one loop."""
 
-    __slots__ = ("_auto_ack", "_clock", "_current", "_orderly", "_work")
+    __slots__ = ("_auto_ack", "_clock", "_handout", "_orderly", "work")
 
-    def __init__(self, clock: Clock, *, orderly: bool, auto_ack: bool) -> None:
+    def __init__(self, handout: Handout, clock: Clock, *, orderly: bool, auto_ack: bool) -> None:
+        self._handout = handout
         self._clock = clock
         self._orderly = orderly
         self._auto_ack = auto_ack
-        self._work: Work | None = None
-        self._current: ReceivedMessage | None = None
+        self.work: Work | None = None
 
     @property
     def lot_size(self) -> int:
@@ -34,44 +47,23 @@ class Turn:
 
     def begin(self, lot: Lot) -> ReceivedMessage | None:
         """The first message of a new lot."""
-        self._work = Work(lot, self._clock, orderly=self._orderly)
-        return self._next()
-
-    def advance(self) -> ReceivedMessage | None:
-        """The message after the current one, which is done; None if there is no lot or it is over."""
-        self._judge()
-        return self._next()
+        kind = Work if self._auto_ack else WorkByHand
+        self.work = kind(lot, self._handout, self._clock, orderly=self._orderly)
+        return self.work.advance()
 
     def rewind(self) -> None:
         """The loop was left at the current message: it is the next one again."""
-        if self._work is not None and self._current is not None and self._auto_ack:
-            self._work.untouched()
-        self._current = None
+        if self.work is not None:
+            self.work.rewind()
 
     def end(self, *, done: bool = True) -> Report | None:
         """Leave the lot. `done`: so is the current message; else it goes back with the rest."""
-        work = self._work
+        work, self.work = self.work, None
         if work is None:
             return None
-        if done:
-            self._judge()
-        else:
-            self.rewind()
-        self._work = self._current = None
+        if done and work.current is not None:
+            work.advance()
         report = work.end()
         # In order and by hand, the queue is free when the last message is acknowledged, not before.
         report.is_last = self._auto_ack or not self._orderly
         return report
-
-    def _judge(self) -> None:
-        if self._work is not None and self._current is not None and self._auto_ack:
-            self._work.returned(self._current)
-        self._current = None
-
-    def _next(self) -> ReceivedMessage | None:
-        work = self._work
-        message = work.next() if work is not None else None
-        if message is not None and work is not None and not self._auto_ack:
-            message.owner = work.report.owner
-        self._current = message
-        return message

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from penstock.client.handout import LoopHandout, Lot, Report, ThreadHandout
+from penstock.client.handout import Handout, LoopHandout, Lot, Report, ThreadHandout
 from penstock.client.received import RETRY, ReceivedMessage, Retry
 from penstock.runtime import Clock
 
@@ -47,59 +47,75 @@ def verdict_of(result: object, message: ReceivedMessage) -> Retry | None:
 
 
 class Work:
-    """A lot in the hands of its taker, message by message."""
+    """A lot in the hands of its taker, message by message.
 
-    __slots__ = ("_at", "_began_ns", "_clock", "_lot", "_orderly", "report")
+    Asking for the next message says that the last one is done, unless it carries a verdict that says otherwise.
+    """
 
-    def __init__(self, lot: Lot, clock: Clock, *, orderly: bool) -> None:
-        self._lot = lot
+    __slots__ = ("_at", "_began_ns", "_clock", "_handout", "_messages", "_orderly", "current", "report")
+
+    def __init__(self, lot: Lot, handout: Handout, clock: Clock, *, orderly: bool) -> None:
+        self._messages = lot.messages
+        self._handout = handout
         self._clock = clock
         self._orderly = orderly
         self._at = 0
         self._began_ns = clock.monotonic_ns()
+        self.current: ReceivedMessage | None = None
         self.report = Report(lot.owner)
 
-    def next(self) -> ReceivedMessage | None:
+    def advance(self) -> ReceivedMessage | None:
         """The next message, or None if the lot is over."""
-        messages = self._lot.messages
-        if self._at >= len(messages) or self._lot.owner.is_retired:
+        current = self.current
+        if current is not None:
+            if current.verdict is None:
+                self.report.done.append(current)
+            else:
+                self._fail(current, current.verdict)
+        return self._next()
+
+    def _next(self) -> ReceivedMessage | None:
+        at = self._at
+        if at >= len(self._messages) or self.report.owner.is_retired:
+            self.current = None
             return None
-        message = messages[self._at]
-        self._at += 1
-        message.started_ms = self._clock.monotonic_ms()
+        self._at = at + 1
+        message = self.current = self._messages[at]
+        message.started_ms = self._handout.now_ms
         return message
 
-    def returned(self, message: ReceivedMessage, result: object = None) -> None:
-        """The message was worked on."""
-        verdict = verdict_of(result, message)
-        if verdict is None:
-            self.report.done.append(message)
-            return
+    def judge(self, message: ReceivedMessage, result: object) -> None:
+        """What the listener returned; it need not be told of None."""
+        message.verdict = verdict_of(result, message)
+
+    def failed(self, message: ReceivedMessage, error: BaseException) -> None:
+        """Working on the message raised."""
+        logger.error("the listener failed for %r", message, exc_info=error)
+        message.verdict = RETRY
+
+    def rewind(self) -> None:
+        """The current message was not worked on after all: it is the next one again."""
+        if self.current is not None:
+            self.current = None
+            self._at -= 1
+
+    def end(self) -> Report:
+        """What became of the lot; what was not given out goes back, and so does a message that is current."""
+        self.rewind()
+        self._leave_rest()
+        self.report.spent_ms = (self._clock.monotonic_ns() - self._began_ns) / 1e6
+        return self.report
+
+    def _fail(self, message: ReceivedMessage, verdict: Retry) -> None:
         message.verdict = None
         self.report.failed.append((message, verdict))
         if self._orderly:
             self._leave_rest()
 
-    def failed(self, message: ReceivedMessage, error: BaseException) -> None:
-        """Working on the message raised."""
-        logger.error("the listener failed for %r", message, exc_info=error)
-        self.returned(message, RETRY)
-
-    def untouched(self) -> None:
-        """The last message was not worked on after all."""
-        self._at -= 1
-
-    def end(self) -> Report:
-        """What became of the lot; what was not given out goes back."""
-        self._leave_rest()
-        self.report.spent_ms = (self._clock.monotonic_ns() - self._began_ns) / 1e6
-        return self.report
-
     def _leave_rest(self) -> None:
-        messages = self._lot.messages
-        if self._at < len(messages):
-            self.report.left = messages[self._at :]
-            self._at = len(messages)
+        if self._at < len(self._messages):
+            self.report.left = self._messages[self._at :]
+            self._at = len(self._messages)
 
 
 class Reports:
@@ -183,15 +199,16 @@ class ThreadWorkers:
             lot = self._handout.wait()
             if lot is None:
                 return
-            work = Work(lot, self._clock, orderly=self._orderly)
-            while (message := work.next()) is not None:
+            work = Work(lot, self._handout, self._clock, orderly=self._orderly)
+            while (message := work.advance()) is not None:
                 try:
                     result = self._listener(message)
                 except BaseException as error:
                     # Also what is meant to end the thread: it is ours, and the message would be lost with it.
                     work.failed(message, error)
                 else:
-                    work.returned(message, result)
+                    if result is not None:
+                        work.judge(message, result)
             self._reports.put(work.end())
 
 
@@ -225,12 +242,13 @@ class TaskWorkers:
             lot = await self._handout.wait()
             if lot is None:
                 return
-            work = Work(lot, self._clock, orderly=self._orderly)
-            while (message := work.next()) is not None:
+            work = Work(lot, self._handout, self._clock, orderly=self._orderly)
+            while (message := work.advance()) is not None:
                 try:
                     result = await self._listener(message)
                 except Exception as error:
                     work.failed(message, error)
                 else:
-                    work.returned(message, result)
+                    if result is not None:
+                        work.judge(message, result)
             self._settle(work.end())

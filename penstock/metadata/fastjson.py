@@ -8,7 +8,8 @@ Accepted beyond strict JSON, because fastjson writes it or lets people write it:
     stray commas     [1,,2,] and {,"a":1,}
     loose strings    control characters as they are, and the escapes \\' \\v \\0 to \\7 \\x41
 
-Rules: size and depth are limited; of two equal keys the last one counts, as in fastjson; NaN and infinity are
+Rules: size and depth are limited, and what is not strict JSON can be limited further: reading it takes twenty
+times as long. Of two equal keys the last one counts, as in fastjson; NaN and infinity are
 refused. What cannot be read raises `CodecError` with line and column, never anything else. Strict JSON takes
 the standard library's fast way; only other text meets the reader below. The one thing written that is not
 JSON is a `BareKey` or an integer key without quotes, where a peer needs it. Pure functions, any thread.
@@ -54,9 +55,14 @@ class BareKey(str):
 
 
 def loads(
-    data: bytes | str, *, source: str = "JSON", max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
+    data: bytes | str,
+    *,
+    source: str = "JSON",
+    max_bytes: int = MAX_BYTES,
+    max_depth: int = MAX_DEPTH,
+    max_loose: int = MAX_BYTES,
 ) -> JsonValue:
-    """Read one JSON value; `source` names the data in errors."""
+    """Read one JSON value; `source` names the data in errors. What is longer than `max_loose` must be strict JSON."""
     if len(data) > max_bytes:
         raise CodecError(f"{source}: {len(data)} bytes are more than the limit of {max_bytes}")
     text = data if isinstance(data, str) else _decode(data, source)
@@ -64,8 +70,12 @@ def loads(
         value: JsonValue = json.loads(text, parse_constant=_refuse, parse_float=_finite, strict=False)
         if _is_within(value, max_depth):
             return value
-    except (ValueError, RecursionError):
-        pass  # not strict JSON, or not acceptable: the reader below accepts it or says where it is wrong
+        problem = f"nested deeper than {max_depth} levels"
+    except (ValueError, RecursionError) as error:
+        # Not strict JSON, or not acceptable: the reader below accepts it or says where it is wrong.
+        problem = str(error)
+    if len(data) > max_loose:
+        raise CodecError(f"{source}: not strict JSON, as {len(data)} bytes of it have to be: {problem[:200]}")
     return _Reader(text, source, max_depth).document()
 
 

@@ -4,8 +4,9 @@ All frames of one read are handled before anything is written, and their answers
 may put a `FastPath` in front, which takes whole runs of frames out of the chunk; the rest, and everything
 where there is none, goes frame by frame through the processor table.
 
-Owned by the event loop. Back-pressure: a peer that does not read its answers is not read from; one that goes
-on not reading is closed (A15). Framing errors close the connection before memory is asked for (A1).
+Owned by the event loop. Back-pressure: a peer that does not read its answers is not read from, and what it has
+asked already waits; one that goes on not reading is closed (A15). A peer whose requests take long gets a slice
+of time, then the others have theirs (A14). Framing errors close the connection before memory is asked for (A1).
 """
 
 from __future__ import annotations
@@ -45,6 +46,12 @@ _NUMBERS = itertools.count(1)
 NOBODY = HostAddress("0.0.0.0", 0)
 LARGE_BODY = 16 * 1024
 REMARK_MAX = 2048
+# A shorter silence says nothing about a connection, however impatient the caller.
+SILENT_MS = 500
+# How long one peer's requests are handled before those of others are looked at.
+SLICE_MS = 20
+# Pieces of a frame that are smaller than this are joined at once: kept apart, each would cost far more than it holds.
+SMALL_PIECE = 4 * 1024
 OnResponse = Callable[["Command | RemotingError"], None]
 
 
@@ -63,11 +70,15 @@ class Connection(asyncio.Protocol):
         self._endpoint = endpoint
         self._limits = endpoint.options.limits
         self._transport: asyncio.Transport | None = None
-        self._partial: list[bytes] = []
-        self._partial_size = 0
+        # Bytes of a frame that is not complete, or of frames that were put off.
+        self._partial: list[bytes | bytearray] = []
+        self.partial_size = 0
         self._needed = 0
+        self._is_put_off = False
         self._out: list[bytes | bytearray] | None = None
-        self._pending: dict[int, tuple[OnResponse, int]] = {}
+        self._out_size = 0
+        # Who waits for which answer: until when, and since when.
+        self._pending: dict[int, tuple[OnResponse, int, int]] = {}
         self._opaques = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self.id = next(_NUMBERS)
@@ -77,7 +88,7 @@ class Connection(asyncio.Protocol):
         # What rooms above keep with a connection; the key is the room's name.
         self.attributes: dict[str, Any] = {}
         now = endpoint.runtime.clock.monotonic_ms()
-        self.opened_ms = self.active_ms = now
+        self.opened_ms = self.active_ms = self.heard_ms = now
         # Since when a frame has been awaited: one that has begun, or a peer's first.
         self.frame_since_ms: int | None = now if endpoint.accepts else None
         self.paused_since_ms: int | None = None
@@ -102,12 +113,12 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        self._partial.clear()
+        self._take_partial()
         for task in self._tasks:
             task.cancel()
         pending, self._pending = self._pending, {}
         reason = self.close_reason or (str(error) if error else "the peer closed it")
-        for respond, _ in pending.values():
+        for respond, _, _ in pending.values():
             respond(
                 ConnectionLostError(
                     f"the connection to {self.peer} was lost: {reason}",
@@ -117,15 +128,17 @@ class Connection(asyncio.Protocol):
         self._endpoint.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        self.active_ms = self._endpoint.now_ms
+        self.active_ms = self.heard_ms = self._endpoint.now_ms
         if self._partial:
-            self._partial.append(data)
-            self._partial_size += len(data)
-            if self._partial_size < self._needed:
-                return
-            data = b"".join(self._partial)
-            self._partial.clear()
-        self._out = []
+            self._keep(data)
+            if self.partial_size >= self._needed and not self._is_put_off:
+                self._work(self._take_partial())
+        else:
+            self._work(data)
+
+    def _work(self, data: bytes) -> None:
+        """Handle what is complete, keep the rest."""
+        self._out, self._out_size = [], 0
         try:
             consumed = self._handle(data)
         except FrameError as error:
@@ -137,15 +150,58 @@ class Connection(asyncio.Protocol):
             self.frame_since_ms = None
             return
         rest = data[consumed:] if consumed else data
-        self._partial.append(rest)
-        self._partial_size = len(rest)
+        self._keep(rest)
         try:
             self._needed = PREFIX_SIZE if len(rest) < PREFIX_SIZE else frame_size(rest, 0, self._limits)
         except FrameError as error:
             self._refuse_peer(error)
             return
-        if self.frame_since_ms is None or consumed:
+        if self._needed <= len(rest):
+            self._put_off()
+        elif self.frame_since_ms is None or consumed:
             self.frame_since_ms = self.active_ms
+
+    def _keep(self, data: bytes) -> None:
+        self.partial_size += len(data)
+        last = self._partial[-1] if self._partial else None
+        if isinstance(last, bytearray) and len(data) < SMALL_PIECE:
+            last += data
+        else:
+            self._partial.append(data if len(data) >= SMALL_PIECE or last is None else bytearray(data))
+        self._endpoint.kept(len(data))
+
+    def _take_partial(self) -> bytes:
+        data = b"".join(self._partial)
+        self._partial.clear()
+        self._endpoint.kept(-self.partial_size)
+        self.partial_size = 0
+        return data
+
+    # -- waiting our turn ------------------------------------------------------------------------------------
+
+    def _put_off(self) -> None:
+        """Complete frames are left over: the peer has to read first, or others have their turn."""
+        if self._transport is None or not self.is_open:
+            return
+        self._is_put_off = True
+        self.frame_since_ms = None
+        self._transport.pause_reading()
+        if self.paused_since_ms is None:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what was put off; unless the peer has to read first, in which case that calls this again."""
+        if not self._is_put_off or self.paused_since_ms is not None or not self.is_open:
+            return
+        self._is_put_off = False
+        self._work(self._take_partial())
+        self._read_again()
+
+    def _read_again(self) -> None:
+        if self._is_put_off or self.paused_since_ms is not None:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         """The peer does not read what we answer: do not read what it asks."""
@@ -155,14 +211,16 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused_since_ms = None
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._is_put_off:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._read_again()
 
     # -- frames ----------------------------------------------------------------------------------------------
 
     def _handle(self, data: bytes) -> int:
-        """Handle every complete frame; how many bytes they took."""
-        at, end, fast = 0, len(data), self._endpoint.fast_path
+        """Handle complete frames, all of them unless it is enough for now; how many bytes they took."""
+        at, end, fast, clock = 0, len(data), self._endpoint.fast_path, self._endpoint.runtime.clock
+        deadline_ms = 0
         while end - at >= PREFIX_SIZE and self.is_open:
             if fast is not None:
                 at = fast.process(self, data, at)
@@ -181,7 +239,21 @@ class Connection(asyncio.Protocol):
             else:
                 self._take(command)
             at += size
+            if self._is_clogged():
+                break
+            now_ms = clock.monotonic_ms()
+            if not deadline_ms:
+                deadline_ms = now_ms + SLICE_MS
+            elif now_ms >= deadline_ms:
+                break
         return at
+
+    def _is_clogged(self) -> bool:
+        """Whether more was answered than the peer has read; what was answered so far is on its way then."""
+        if self._out_size > self._endpoint.options.write_buffer_pause_bytes:
+            self._flush_out()
+            self._out, self._out_size = [], 0
+        return self.paused_since_ms is not None
 
     def _refuse_peer(self, error: FrameError) -> None:
         self._endpoint.refused(self, str(error))
@@ -258,6 +330,7 @@ class Connection(asyncio.Protocol):
         """Bytes of whole frames. Written at once or, while a chunk is being handled, together with the rest."""
         if self._out is not None:
             self._out.append(data)
+            self._out_size += len(data)
         elif self.is_open and self._transport is not None:
             self.active_ms = self._endpoint.now_ms
             self._transport.write(data)
@@ -299,7 +372,8 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             respond(ConnectError(f"the connection to {self.peer} is closed", "nothing was sent"))
             return
-        self._pending[opaque] = (respond, self._endpoint.now_ms + timeout_ms)
+        now_ms = self._endpoint.now_ms
+        self._pending[opaque] = (respond, now_ms + timeout_ms, now_ms)
         self._endpoint.watch_deadlines()
         self.write(frame)
 
@@ -323,15 +397,23 @@ class Connection(asyncio.Protocol):
             self._pending.pop(command.opaque, None)
 
     def expire(self, now_ms: int) -> bool:
-        """Tell callers whose time is over; whether any are left."""
-        late = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now_ms]
+        """Tell callers whose time is over; whether any are left.
+
+        A server of which nothing at all was heard during a call that ended so may be gone without a word
+        (power, cable, address translation): the next call dials again instead of asking a dead connection.
+        """
+        late = [opaque for opaque, (_, deadline, _) in self._pending.items() if deadline <= now_ms]
+        is_silent = False
         for opaque in late:
-            respond, _ = self._pending.pop(opaque)
+            respond, _, since_ms = self._pending.pop(opaque)
+            is_silent = is_silent or self.heard_ms <= since_ms
             respond(
                 CallTimeoutError(
                     f"{self.peer} did not answer in time", "the request may have been carried out"
                 )
             )
+        if is_silent and not self._endpoint.accepts and now_ms - self.heard_ms >= SILENT_MS:
+            self.abort(f"nothing was heard of it for {now_ms - self.heard_ms} ms")
         return bool(self._pending)
 
     # -- closing ---------------------------------------------------------------------------------------------
@@ -349,6 +431,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self.is_open = False
+        self._take_partial()
 
 
 def _address(name: Any) -> HostAddress:

@@ -54,6 +54,7 @@ class Endpoint:
         self._ticks = 0
         self._deadlines = False
         self._empty: asyncio.Event | None = None
+        self._kept_bytes = 0
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -90,6 +91,14 @@ class Endpoint:
         """A peer sent what is no frame."""
         self.meters.add("refused_frames")
         self._blame(connection, why)
+
+    def kept(self, size: int) -> None:
+        """So many bytes more, or fewer, wait for the rest of their frame. Beyond the limit whoever keeps most goes."""
+        self._kept_bytes += size
+        if size > 0 and self._kept_bytes > self.options.incomplete_bytes_max:
+            largest = max(self.connections, key=lambda one: one.partial_size if one.is_open else 0)
+            self.refused(largest, f"{largest.partial_size} bytes of a frame while there is no room for them")
+            largest.abort("too many bytes of frames that are not complete")
 
     def _blame(self, connection: Connection, why: str) -> None:
         """Said once per peer: one that tries again and again must not fill the log."""

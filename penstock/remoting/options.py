@@ -26,6 +26,8 @@ class RemotingOptions:
     idle_timeout_ms: int = 120_000
     # A frame that has begun must be complete after this time, and so must the first frame after connecting.
     frame_timeout_ms: int = 30_000
+    # Bytes of frames that are not complete, of all connections; over this the connection with most of them is closed.
+    incomplete_bytes_max: int = 256 * 1024 * 1024
     # Answers waiting for a peer that does not read: over this the connection is closed.
     write_buffer_bytes_max: int = 64 * 1024 * 1024
     # Answers waiting over which no more requests are read from the peer (it resumes when it has read them).

@@ -1,4 +1,4 @@
-"""The network: asyncio's transports, behind two calls that a simulation can replace.
+"""The network: asyncio's transports, behind three calls that a simulation can replace.
 
 Rule: a room that talks to others is given a `Network` and writes an `asyncio.Protocol`; it never opens a
 socket itself. What an address may be is decided by the caller, before this door.

@@ -119,10 +119,11 @@ def test_the_compiled_path_takes_the_send_and_gives_the_answer(tmp_path: Path) -
         path.put_topic(
             TopicQueues(b"orders", [store.request(Message("orders", b""), i).queue for i in (0, 1)])
         )
+        store.append(Message.of("orders", b"water", tag="turbine", keys="k1", flag=7), 1, born_host=CLIENT)
         assert path.scan(frame, 0) == len(frame)
         store.append_run(lambda builder: path.build(builder, CLIENT.encode()))
         answer = bytes(path.answers(BROKER.encode().hex().upper().encode()))
-        (stored,) = store.read("orders", 1, 0)
+        (stored,) = store.read("orders", 1, 1)
     assert answer[8:] == GOLDEN["frame-send-answer-header"]
     assert struct.unpack_from(">ii", answer) == (4 + len(answer[8:]), len(answer[8:]))
     assert (stored.body, stored.flag, stored.born_host) == (b"water", 7, HostAddress("127.0.0.1", 40000))

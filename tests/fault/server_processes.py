@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class ServerProcess:
-    """One server and all its lives. The port is the system's choice in the first and the same in the others."""
+    """One server and all its lives, always on the same port, which is known before the first."""
 
     def __init__(self, command: str, folder: Path, *arguments: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,16 +35,20 @@ class ServerProcess:
         self.data = folder / "data"
         self.log = folder / "stderr.log"
         self._arguments = arguments
-        self._port = "0"
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = ""
+
+    @property
+    def address(self) -> str:
+        """Where it listens, whatever it tells clients."""
+        return f"127.0.0.1:{self.port}"
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def launch(self) -> None:
         """Start it without waiting for it."""
         assert self._process is None, "it runs already"
-        line = [sys.executable, "-m", "penstock.cli.main", self.command, "--json", "--port", self._port]
+        line = [sys.executable, "-m", "penstock.cli.main", self.command, "--json", "--port", str(self.port)]
         line += ["--data", str(self.data), *self._arguments]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
@@ -61,8 +66,6 @@ class ServerProcess:
             assert chunk, f"{self.command} is not ready, exit code {process.poll()}: {self.complaints()}"
             told += chunk
         facts: dict[str, Any] = json.loads(told)
-        self.address = str(facts[self.command])
-        self._port = self.address.rpartition(":")[2]
         return facts
 
     def start(self) -> float:
@@ -117,22 +120,32 @@ class ServerProcess:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._put_down()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process = None
+        self._put_down()
         if error is None:
             assert "Traceback" not in self.complaints(), self.complaints()
         else:
             error.add_note(f"standard error of the {self.command}:\n{self.complaints()[-4_000:]}")
+
+    def _put_down(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def name_server(folder: Path) -> ServerProcess:

@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
+import click
 import pytest
 
+from penstock import testing
 from scripts import docs_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,13 +111,30 @@ def test_source_files_that_pages_mention_exist() -> None:
     assert missing == []
 
 
-def test_modules_named_in_the_architecture_exist() -> None:
-    """The table `Inside the store` names files relative to penstock/store."""
-    section = text_of(DOCS / "architecture.md").partition("## Inside the store")[2].partition("\n## ")[0]
-    names = re.findall(r"`([\w/]+\.py)`", section)
-    assert len(names) > 10
-    store = ROOT / "penstock" / "store"
-    assert [n for n in names if not (store / n).is_file() and not (ROOT / "penstock" / n).is_file()] == []
+@pytest.mark.parametrize(
+    ("heading", "room"),
+    [("Inside the store", "store"), ("Inside the broker", "broker"), ("Inside a client", "client")],
+)
+def test_modules_named_in_the_architecture_exist(heading: str, room: str) -> None:
+    """The tables name files relative to their room, and the classes that are in them."""
+    section = text_of(DOCS / "architecture.md").partition(f"## {heading}")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`?[^|]+) \| ([^|]+) \|", section, re.M)[2:]
+    named = {name for _, files in rows for name in re.findall(r"`([\w/]+\.py)`", files)}
+    assert len(named) > 10
+    folder = ROOT / "penstock" / room
+    found = {name: folder / name for name in named if (folder / name).is_file()}
+    found |= {name: ROOT / "penstock" / name for name in named if name.startswith("_hot/")}
+    assert named == set(found)
+    for parts, files in rows:
+        sources = "".join(text_of(found[name]) for name in re.findall(r"`([\w/]+\.py)`", files))
+        for part in re.findall(r"`(\w+)`", parts):
+            assert not sources or re.search(rf"^(class|def) {part}\b", sources, re.M), part
+
+
+def test_every_decision_is_in_both_tables() -> None:
+    for page in (DOCS / "decisions" / "README.md", DOCS / "architecture.md"):
+        linked = {target for _, target, _ in links(page)}
+        assert [decision.name for decision in DECISIONS if decision not in linked] == []
 
 
 def test_configuration_page_is_what_the_options_say() -> None:
@@ -123,14 +143,53 @@ def test_configuration_page_is_what_the_options_say() -> None:
     )
 
 
-def test_configuration_page_shows_the_real_defaults() -> None:
+OPTIONS_HOMES = {
+    "ProcessOptions": "penstock.cli.options",
+    "NameServerOptions": "penstock.nameserver.options",
+    "BrokerOptions": "penstock.broker.options",
+    "StoreOptions": "penstock.store.options",
+    "RemotingOptions": "penstock.remoting.options",
+    "TlsOptions": "penstock.remoting.tls",
+    "ClientOptions": "penstock.client.options",
+    "ProducerOptions": "penstock.client.options",
+    "ConsumerOptions": "penstock.client.options",
+}
+
+
+def test_configuration_page_has_every_options_class() -> None:
+    assert [group.name for group in docs_config.read_all()] == [*docs_config.SECTIONS] == [*OPTIONS_HOMES]
+    sections = importlib.import_module("penstock.cli.config").SECTIONS
+    servers = {name: section for section, (_, name) in sections.items()}
+    assert servers == {name: docs_config.SECTIONS[name][0] for name in servers}
+
+
+@pytest.mark.parametrize("name", OPTIONS_HOMES)
+def test_configuration_page_shows_the_real_defaults(name: str) -> None:
     """The generator reads the source; this compares its defaults with the imported class."""
-    options = importlib.import_module("penstock.store.options")
-    (group,) = [group for group in docs_config.read_all() if group.name == "StoreOptions"]
-    real = options.StoreOptions()
+    real = getattr(importlib.import_module(OPTIONS_HOMES[name]), name)()
+    (group,) = [group for group in docs_config.read_all() if group.name == name]
     assert [option.name for option in group.options] == list(real.__slots__)
     for option in group.options:
-        assert option.default.startswith(f"`{getattr(real, option.name)}`"), option.name
+        value = getattr(real, option.name)
+        shown = value.value if isinstance(value, Enum) else value
+        assert option.default == docs_config.show_default(option.name, shown), option.name
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "name"),
+    [
+        ("How long (sendMsgTimeout).", "sendMsgTimeout"),
+        ("An address (brokerIP1).", "brokerIP1"),
+        ("Entries (mappedFileSizeConsumeQueue / 20).", "mappedFileSizeConsumeQueue / 20"),
+        ("A frame (com.rocketmq.remoting.frameMaxLength).", "com.rocketmq.remoting.frameMaxLength"),
+        ("Tries (retryMaxTimes of the group).", "retryMaxTimes"),
+        ("Time (awaitTermination; there it is 0).", "awaitTermination"),
+        ("Nothing (as it is) of (theirs).", ""),
+    ],
+)
+def test_the_name_in_rocketmq_is_found(paragraph: str, name: str) -> None:
+    found = docs_config.ROCKETMQ_NAME.findall(paragraph)
+    assert ("".join(found[0]) if found else "") == name
 
 
 def test_an_option_without_a_paragraph_is_refused(tmp_path: Path) -> None:
@@ -154,35 +213,63 @@ def test_check_mode_fails_on_a_stale_page(tmp_path: Path, capsys: pytest.Capture
     assert "make docs-config" in capsys.readouterr().err
 
 
-def readme_example() -> str:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", text_of(ROOT / "README.md"), re.M | re.S)
-    return str(example)
-
-
 def test_readme_begins_with_the_two_commands() -> None:
     lines = text_of(ROOT / "README.md").splitlines()
     commands = [line.split()[:2] for line in lines[:6] if line.startswith("make ")]
     assert commands == [["make", "demo"], ["make", "test"]]
 
 
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text_of(page), re.M | re.S)
+
+
+def run_python(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def test_readme_example_runs(tmp_path: Path) -> None:
     """Twice: a newcomer will."""
-    example = readme_example()
-    assert len(example.splitlines()) <= 16
-    for run in range(2):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", example],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout.splitlines()
-        assert printed[0].split()[:3] == ["0", "order", "0"]
-        assert printed[-1] == f"by key: order 1 next offset: {3 * (run + 1)}"
+    example = python_blocks(ROOT / "README.md")[0]
+    assert len(example.splitlines()) <= 20
+    with testing.broker() as address:
+        for _ in range(2):
+            done = run_python(["-W", "error", "-c", example.replace("127.0.0.1:9876", address)], tmp_path)
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout.splitlines()
+            assert [line.split()[0] for line in printed[:3]] == ["SEND_OK"] * 3
+            assert sorted(printed[3:]) == [f"order {n} ['order-{n}']" for n in range(3)]
+
+
+def test_readme_fixture_is_there(tmp_path: Path) -> None:
+    (tmp_path / "test_example.py").write_text(python_blocks(ROOT / "README.md")[1])
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "penstock.testing.plugin"]
+    done = run_python(arguments, tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_commands_of_the_readme_are_known() -> None:
+    """Lines of its `text` blocks that begin with `penstock`, or have it behind a pipe."""
+    root = importlib.import_module("penstock.cli.main").root
+    page = text_of(ROOT / "README.md")
+    lines = [
+        line
+        for block in re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)
+        for line in block.splitlines()
+    ]
+    commands = [
+        match[1].split() for line in lines if (match := re.search(r"(?:^|\| )penstock (\w.*)$", line))
+    ]
+    assert len(commands) > 8
+    for words in commands:
+        assert words[0].strip(",") in root.list_commands(click.Context(root)), words
 
 
 def error_classes() -> list[type]:

@@ -24,7 +24,7 @@ from penstock.errors import RequestError
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import dump_compact
 from penstock.protocol.bodies import BrokerStatsData, BrokerStatsItem, HARuntimeInfo, KVTable
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
 from penstock.remoting import Connection, ProcessorTable
@@ -137,7 +137,9 @@ class BrokerAdminProcessor:
         days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
         return {
             "brokerActive": "true",
-            "brokerVersionDesc": f"V5_3_3 (Penstock {__version__})",
+            "brokerVersion": str(CURRENT_VERSION),
+            # Without a blank: scripts that cut mqadmin's columns apart count them.
+            "brokerVersionDesc": f"V5_3_3-penstock-{__version__}",
             "bootTimestamp": str(statistics.started_ms),
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]",
             "startAcceptSendRequestTimeStamp": str(self._options.accept_sends_from_ms),

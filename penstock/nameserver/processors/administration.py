@@ -34,6 +34,8 @@ from penstock.remoting import Connection, ProcessorTable
 
 _LOG = logging.getLogger("penstock.nameserver")
 PERMISSIONS_MAX = 15
+# A route that an administrator names, with more brokers than any topic has.
+ROUTE_BYTES_MAX = 64 * 1024
 
 
 class AdministrationProcessor:
@@ -107,6 +109,8 @@ class AdministrationProcessor:
 
     def handle_register_topic(self, connection: Connection, command: Command) -> Command:
         topic = check_name("topic", RegisterTopicRequestHeader.decode(command.fields).topic)
+        if len(command.body) > ROUTE_BYTES_MAX:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"a route of {len(command.body)} bytes")
         try:
             queues = TopicRouteData.decode(command.body).queue_datas if command.body else ()
         except CodecError as error:

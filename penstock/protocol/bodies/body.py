@@ -28,6 +28,10 @@ INT64_MIN = -(2**63)
 BODY_BYTES_MAX = 16 * 1024 * 1024
 # Objects and lists in one body. Three bytes can be one, and reading one takes microseconds in the only loop.
 BODY_OBJECTS_MAX = 100_000
+# Of what peers send to servers, as much as is read when it is not strict JSON. Clients that are known write strict.
+REQUEST_LOOSE_MAX = 8 * 1024
+# Values of one body, for each of its objects. Two bytes can be one.
+VALUES_PER_OBJECT = 10
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -44,9 +48,10 @@ class BodyFields(JsonFields):
         source: str,
         bytes_max: int = BODY_BYTES_MAX,
         objects_max: int = BODY_OBJECTS_MAX,
+        loose_max: int = BODY_BYTES_MAX,
     ) -> Self:
         """The fields of a whole JSON document."""
-        return cls(parse_document(data, source, bytes_max, objects_max), source)
+        return cls(parse_document(data, source, bytes_max, objects_max, loose_max), source)
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self._take(key)
@@ -131,13 +136,18 @@ def parse_document(
     source: str,
     bytes_max: int = BODY_BYTES_MAX,
     objects_max: int = BODY_OBJECTS_MAX,
+    loose_max: int = BODY_BYTES_MAX,
 ) -> JsonValue:
-    """Any JSON that a peer sent, with fastjson's references resolved."""
+    """Any JSON that a peer sent, with fastjson's references resolved. Beyond `loose_max` bytes it must be strict."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
-    # Brackets inside strings count too: a bound, not a number, and found without parsing.
+    # What is inside strings counts too: bounds, not numbers, and found without parsing.
     if len(raw) <= bytes_max and raw.count(b"{") + raw.count(b"[") > objects_max:
         raise CodecError(f"{source}: more objects and lists than the limit of {objects_max}", BodyFields.HINT)
-    value = loads(raw, source=source, max_bytes=bytes_max)
+    if len(raw) <= bytes_max and raw.count(b",") > objects_max * VALUES_PER_OBJECT:
+        raise CodecError(
+            f"{source}: more values than the limit of {objects_max * VALUES_PER_OBJECT}", BodyFields.HINT
+        )
+    value = loads(raw, source=source, max_bytes=bytes_max, max_loose=loose_max)
     if _HALF_CHARACTER.search(raw) is not None:
         _refuse_half_characters(value, source)
     return resolve_references(value, source) if has_references(raw) else value
@@ -160,6 +170,8 @@ class Body:
     BARE_KEYS: ClassVar[bool] = False
     BYTES_MAX: ClassVar[int] = BODY_BYTES_MAX
     OBJECTS_MAX: ClassVar[int] = BODY_OBJECTS_MAX
+    # A body that is larger must be strict JSON. Small for what servers read in their loop.
+    LOOSE_BYTES_MAX: ClassVar[int] = BODY_BYTES_MAX
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
@@ -170,7 +182,9 @@ class Body:
 
     @classmethod
     def decode(cls, data: bytes | bytearray) -> Self:
-        return cls.read(BodyFields.parse(data, cls.__name__, cls.BYTES_MAX, cls.OBJECTS_MAX))
+        return cls.read(
+            BodyFields.parse(data, cls.__name__, cls.BYTES_MAX, cls.OBJECTS_MAX, cls.LOOSE_BYTES_MAX)
+        )
 
     @classmethod
     def from_json(cls, value: JsonValue) -> Self:

@@ -14,7 +14,14 @@ from typing import ClassVar, Self, TypeVar
 from penstock.errors import RequestError
 from penstock.message.hashing import java_string_hash
 from penstock.metadata.fastjson import JsonObject
-from penstock.protocol.bodies.body import INT32_MAX, INT32_MIN, Body, BodyFields, without_nulls
+from penstock.protocol.bodies.body import (
+    INT32_MAX,
+    INT32_MIN,
+    REQUEST_LOOSE_MAX,
+    Body,
+    BodyFields,
+    without_nulls,
+)
 from penstock.protocol.codes import ResponseCode
 
 ALL_TAGS = "*"
@@ -209,6 +216,7 @@ class HeartbeatData(Body):
 
     BYTES_MAX: ClassVar[int] = 2 * 1024 * 1024
     OBJECTS_MAX: ClassVar[int] = 10_000
+    LOOSE_BYTES_MAX: ClassVar[int] = REQUEST_LOOSE_MAX
 
     client_id: str
     producers: tuple[ProducerData, ...] = ()
@@ -242,6 +250,7 @@ class CheckClientRequestBody(Body):
 
     BYTES_MAX: ClassVar[int] = 256 * 1024
     OBJECTS_MAX: ClassVar[int] = 100
+    LOOSE_BYTES_MAX: ClassVar[int] = REQUEST_LOOSE_MAX
 
     client_id: str
     group: str

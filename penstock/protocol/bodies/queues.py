@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from penstock.metadata.fastjson import BareKey, JsonObject, JsonValue, dump_compact
-from penstock.protocol.bodies.body import INT64_MAX, INT64_MIN, Body, BodyFields, without_nulls
+from penstock.protocol.bodies.body import (
+    INT64_MAX,
+    INT64_MIN,
+    REQUEST_LOOSE_MAX,
+    Body,
+    BodyFields,
+    without_nulls,
+)
 
 V = TypeVar("V")
 _KEY_BYTES_MAX = 4096
@@ -64,6 +71,7 @@ class LockBatchRequestBody(Body):
 
     BYTES_MAX: ClassVar[int] = 2 * 1024 * 1024
     OBJECTS_MAX: ClassVar[int] = 10_000
+    LOOSE_BYTES_MAX: ClassVar[int] = REQUEST_LOOSE_MAX
 
     client_id: str
     consumer_group: str

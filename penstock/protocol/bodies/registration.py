@@ -37,6 +37,8 @@ from penstock.protocol.codes import CURRENT_VERSION, V3_0_11, V5_0_0
 
 # A broker with a hundred thousand topics needs about half of it.
 INFLATED_BYTES_MAX = 16 * 1024 * 1024
+# Mappings of static topics have keys that Java writes without quotes, and then the whole takes long to read.
+LOOSE_BYTES_MAX = 1024 * 1024
 _I32 = struct.Struct(">i")
 _SOURCE = "RegisterBrokerBody"
 
@@ -51,6 +53,7 @@ class RegisterBrokerBody(Body):
     """What a broker registers."""
 
     OBJECTS_MAX: ClassVar[int] = TABLE_OBJECTS_MAX
+    LOOSE_BYTES_MAX: ClassVar[int] = LOOSE_BYTES_MAX
 
     wrapper: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
     filter_servers: tuple[str, ...] = ()
@@ -78,7 +81,7 @@ class RegisterBrokerBody(Body):
             return cls()
         if compressed:
             return cls.decode_compressed(data, version)
-        fields = BodyFields.parse(data, _SOURCE, cls.BYTES_MAX, cls.OBJECTS_MAX)
+        fields = BodyFields.parse(data, _SOURCE, cls.BYTES_MAX, cls.OBJECTS_MAX, cls.LOOSE_BYTES_MAX)
         if version < V3_0_11:
             return cls(TopicConfigSerializeWrapper.read(fields))
         return cls.read(fields)

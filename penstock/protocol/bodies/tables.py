@@ -12,7 +12,13 @@ from penstock.metadata.fastjson import JsonObject, JsonValue, dump_compact
 from penstock.metadata.group_table import SubscriptionGroup, SubscriptionGroupTable
 from penstock.metadata.offset_table import ConsumerOffsetTable
 from penstock.metadata.topic_table import TopicConfig
-from penstock.protocol.bodies.body import BODY_BYTES_MAX, Body, BodyFields, parse_document
+from penstock.protocol.bodies.body import (
+    BODY_BYTES_MAX,
+    REQUEST_LOOSE_MAX,
+    Body,
+    BodyFields,
+    parse_document,
+)
 
 TOPICS_MAX = 100_000
 # Whole tables: that many topics or groups, each with an object inside.
@@ -131,11 +137,12 @@ def _group(fields: BodyFields) -> SubscriptionGroup:
 
 
 def _one(data: bytes | bytearray, source: str) -> BodyFields:
-    return BodyFields.parse(data, source, ONE_BYTES_MAX, ONE_OBJECTS_MAX)
+    return BodyFields.parse(data, source, ONE_BYTES_MAX, ONE_OBJECTS_MAX, REQUEST_LOOSE_MAX)
 
 
 def _list(data: bytes | bytearray, key: str) -> list[BodyFields]:
-    return BodyFields.parse(data, key, LIST_BYTES_MAX, LIST_OBJECTS_MAX).object_list(key)
+    fields = BodyFields.parse(data, key, LIST_BYTES_MAX, LIST_OBJECTS_MAX, REQUEST_LOOSE_MAX)
+    return fields.object_list(key)
 
 
 def _table(data: bytes | bytearray, source: str) -> JsonValue:

@@ -58,6 +58,7 @@ class Background:
             if not self.is_running:
                 raise NotReady(f"{what} ended with {self._process.returncode}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
+                self.kill()
                 raise NotReady(f"{what} was not ready in {timeout_s} s:\n{self.log_tail()}")
             time.sleep(0.02)
 

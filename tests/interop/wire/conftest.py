@@ -14,6 +14,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.interop.wire.peer", "tests.interop.wire.crosscheck")
 
+from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver  # noqa: E402
 from tests.interop.java_errors import RegistryOutOfReach  # noqa: E402
 from tests.interop.java_release import VERSIONS, missing_tools  # noqa: E402
 from tests.interop.wire import rocketmq_server  # noqa: E402
@@ -26,9 +27,8 @@ T = TypeVar("T")
 SERVERS: dict[str, Callable[[Path], Server]] = {"rocketmq": RocketMQ, "penstock": Penstock}
 
 
-def _or_skip(prepare: Callable[[], T]) -> T:
-    """What needs Maven's repository, or a skip that says why it could not be had."""
-    missing = missing_tools()
+def _or_skip(prepare: Callable[[], T], missing: str | None) -> T:
+    """What needs a registry, or a skip that says why it could not be had."""
     if missing is not None:
         pytest.skip(missing)
     try:
@@ -40,7 +40,8 @@ def _or_skip(prepare: Callable[[], T]) -> T:
 @pytest.fixture(scope="session", params=list(SERVERS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp(request.param)
-    running = _or_skip(lambda: SERVERS[request.param](directory))
+    needs_java = request.param == "rocketmq"
+    running = _or_skip(lambda: SERVERS[request.param](directory), missing_tools() if needs_java else None)
     yield running
     running.stop()
 
@@ -60,7 +61,11 @@ class Drivers:
     def start(self, name: str) -> Driver:
         """A process of the test's own, which the test ends."""
         directory = self._tmp_path_factory.mktemp(name)
-        command = _or_skip(lambda: rocketmq_server.client_command(name.removeprefix("java-"), directory))
+        if name == GO_CLIENT:
+            command = [str(_or_skip(prepare_driver, missing_go()))]
+        else:
+            version = name.removeprefix("java-")
+            command = _or_skip(lambda: rocketmq_server.client_command(version, directory), missing_tools())
         return Driver(name, command, directory)
 
     def stop(self) -> None:
@@ -84,5 +89,13 @@ def java_client(request: pytest.FixtureRequest) -> str:
 def peer(server: Server, drivers: Drivers, java_client: str) -> Iterator[Peer]:
     """A Java client of each release at each server."""
     found = Peer(drivers.get(java_client), server)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def go_peer(server: Server, drivers: Drivers) -> Iterator[Peer]:
+    """The Go client at each server."""
+    found = Peer(drivers.get(GO_CLIENT), server)
     yield found
     found.end()

@@ -176,7 +176,8 @@ class Recorder:
             if not known.isdigit():
                 text = text.replace(known, word)
         text = _UNIQUE_ID.sub("<unique id>", self._offset_ids(text))
-        return _TIME_INSIDE.sub("<time>", _CLOCK_TEXT.sub("<time>", text))
+        text = _TIME_INSIDE.sub("<time>", _CLOCK_TEXT.sub("<time>", text))
+        return re.sub(r'"counter":\d+', '"counter":<figure>', text)
 
     def place(self, position: int) -> str:
         """A position in the log, named by when it was first met: sizes of records need not be the same."""

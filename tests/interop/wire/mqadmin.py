@@ -29,6 +29,7 @@ _WORDS = (
     (re.compile(r"\b(?:[0-9A-F]{56}|[0-9A-F]{32})\b"), "<id>"),
     (re.compile(r"(?<=msgbodys/)\S+"), "<id>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "<address>"),
+    (re.compile(r"V5_3_3-penstock-[\d.]+"), "V5_3_3-penstock"),
     (re.compile(r"\d+\.\d+"), "<number>"),
     (re.compile(r"(?<=DESC: ).*"), "(text)"),
     (re.compile(r"[^ =]+@(push|producer)-[\w-]+"), "<client>"),

@@ -153,8 +153,9 @@ def run(recorder: Recorder) -> None:
         _long_polls(recorder, wire, other)
         _offsets(recorder, wire)
         _locks(recorder, wire)
-        _send_back(recorder, wire)
-        _look_ups(recorder, wire)
+        position = take_apart(wire.call(11, pull_fields(0)).body)[0]["position"]
+        _send_back(recorder, wire, position)
+        _look_ups(recorder, wire, position)
 
 
 def _odd_requests(recorder: Recorder, wire: Wire) -> None:
@@ -364,10 +365,9 @@ def _locks(recorder: Recorder, wire: Wire) -> None:
     wire.call(42, body=request("client-2"))
 
 
-def _send_back(recorder: Recorder, wire: Wire) -> None:
-    message = take_apart(wire.call(11, pull_fields(0)).body)[0]
+def _send_back(recorder: Recorder, wire: Wire, position: int) -> None:
     back = {
-        "offset": str(message["position"]),
+        "offset": str(position),
         "group": GROUP,
         "delayLevel": "1",
         "originMsgId": "U1",
@@ -375,7 +375,7 @@ def _send_back(recorder: Recorder, wire: Wire) -> None:
         "unitMode": "false",
         "maxReconsumeTimes": "16",
     }
-    recorder.call("send back, unknown offset", wire, 36, {**back, "offset": "1"})
+    recorder.call("send back, unknown offset", wire, 36, {**back, "offset": str(position + 1)})
     recorder.call("send back for dead", wire, 36, {**back, "delayLevel": "-1"})
     dead = pull_fields(0, topic=f"%DLQ%{GROUP}", sysFlag="6")
     recorder.call("dead letter", wire, 11, dead, shows="records")
@@ -387,7 +387,7 @@ def _send_back(recorder: Recorder, wire: Wire) -> None:
     recorder.call("send back, group unknown until now", wire, 36, {**back, "group": "session-unknown"})
 
 
-def _look_ups(recorder: Recorder, wire: Wire) -> None:
+def _look_ups(recorder: Recorder, wire: Wire, position: int) -> None:
     wire.listen(0.5)  # RocketMQ's index follows its log.
     end = str(int(time.time() * 1000) + 3_600_000)
     query = {"topic": TOPIC, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": end}
@@ -400,9 +400,10 @@ def _look_ups(recorder: Recorder, wire: Wire) -> None:
         ("query, absent topic", {"key": "k1", "topic": "none"}),
     ):
         recorder.call(step, wire, 12, {**query, **fields}, shows="records")
-    recorder.call("view by offset", wire, 33, {"offset": "0"}, shows="records")
-    recorder.call("view, binary", wire, 33, {"offset": "0"}, shows="records", is_binary=True)
-    recorder.call("view amid a message", wire, 33, {"offset": "1"}, shows="records")
+    here = {"offset": str(position)}
+    recorder.call("view by offset", wire, 33, here, shows="records")
+    recorder.call("view, binary", wire, 33, here, shows="records", is_binary=True)
+    recorder.call("view amid a message", wire, 33, {"offset": str(position + 1)}, shows="records")
     recorder.call("view beyond the end", wire, 33, {"offset": str(1 << 40)}, shows="records")
     recorder.call("view, negative offset", wire, 33, {"offset": "-1"}, shows="records")
     entries = {"topic": TOPIC, "queueId": "0", "index": "1", "count": "2", "consumerGroup": GROUP}

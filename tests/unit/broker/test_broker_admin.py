@@ -142,7 +142,7 @@ RUNTIME_KEYS = (
     "brokerActive putTps getTransferredTps sendThreadPoolQueueSize pullThreadPoolQueueSize ackThreadPoolQueueSize "
     "sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueHeadWaitTimeMills "
     "pageCacheLockTimeMills earliestMessageTimeStamp commitLogDiskRatio timerReadBehind timerOffsetBehind "
-    "timerCongestNum timerEnqueueTps timerDequeueTps brokerVersionDesc msgPutTotalYesterdayMorning "
+    "timerCongestNum timerEnqueueTps timerDequeueTps brokerVersion brokerVersionDesc msgPutTotalYesterdayMorning "
     "msgPutTotalTodayMorning "
     "msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning msgGetTotalTodayNow bootTimestamp "
     "runtime putMessageEntireTimeMax putMessageTimesTotal putMessageFailedTimes putMessageSizeTotal "

@@ -137,3 +137,28 @@ def test_a_reader_that_goes_away_ends_it(run: Commands) -> None:
     )
     assert len(done.stdout.splitlines()) == 2
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupted_producer_says_how_far_it_came(run: Commands) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "produce", "cut", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "PENSTOCK_NAMESERVER": run.nameserver},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        while len(run("consume", "cut").stdout.splitlines()) < 2 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert len(out.splitlines()) == 2
+    assert err.startswith(b"2 sent to cut in ")

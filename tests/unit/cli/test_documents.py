@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 COMMON = {
     "servers.md": {"--config", "--set", "--listen-anywhere", "--log-level", "--json"},
-    "commands.md": {"--nameserver", "--timeout", "--json"},
+    "commands.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
 }
 SHOWN = {
     "servers.md": ("up", "nameserver", "broker"),

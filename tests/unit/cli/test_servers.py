@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -290,3 +291,61 @@ def test_an_advertised_address_that_nobody_reaches_is_doubted(tmp_path: Path) ->
         code, err = server.stop()
     assert code == 0
     assert "clients are told 203.0.113.7:10911, but the broker listens on 127.0.0.1 only" in err
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for this machine and its key, signed by itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    paths = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+            ),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"),
+            *("-out", str(paths[0]), "-keyout", str(paths[1])),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return paths
+
+
+@pytest.mark.parametrize("mode", ["permissive", "enforcing"])
+def test_a_node_that_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path], mode: str) -> None:
+    trusted, key = certificate
+    settings = {"mode": mode, "certificate": trusted, "key": key, "trusted": trusted}
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    pairs = [f"--set=tls.{name}={value}" for name, value in settings.items()]
+    with serving("up", "--json", *arguments, *pairs) as server:
+        address = server.ready["nameserver"]
+
+        def run(*command: object, text: str = "") -> int:
+            given = ["--nameserver", address, "--timeout", "5000"]
+            return CliRunner().invoke(root, [*map(str, command), *given], input=text).exit_code
+
+        assert run("produce", "T", "--tls-trusted", trusted, text="one\n") == 0
+        assert run("consume", "T", "--tls-trusted", trusted) == 0
+        assert run("status", "--tls-trusted", trusted) == 0
+        assert run("status", "--tls") == 2  # nobody here trusts it
+        assert run("status") == (0 if mode == "permissive" else 2)
+        assert server.stop()[0] == 0
+
+
+def test_tls_without_a_certificate_is_told() -> None:
+    assert "no certificate or key" in refused(
+        "up", "--set=tls.mode=enforcing", "--port", 0, "--nameserver-port", 0
+    )

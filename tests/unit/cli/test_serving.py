@@ -71,6 +71,7 @@ def test_the_second_signal_ends_it_at_once(loop: str) -> None:
     assert next_line(process) == "ready"
     process.send_signal(signal.SIGTERM)
     assert next_line(process) == "stopping"
+    time.sleep(0.4)
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
@@ -81,11 +82,22 @@ def test_the_second_signal_ends_it_at_once(loop: str) -> None:
 
 
 @LOOPS
+def test_a_signal_sent_twice_in_one_moment_counts_once(loop: str) -> None:
+    """As timeout(1) does: to the process, and to its group."""
+    process = run_fake(loop, stop="await asyncio.sleep(0.1)")
+    assert next_line(process) == "ready"
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "stopping\n", "")
+
+
+@LOOPS
 def test_the_second_signal_counts_while_a_long_start_keeps_the_loop_busy(loop: str) -> None:
     process = run_fake(loop, start="print('busy', flush=True); exec('while True: time.sleep(0.01)')")
     assert next_line(process) == "busy"
     process.send_signal(signal.SIGINT)
-    time.sleep(0.1)
+    time.sleep(0.4)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)

@@ -248,6 +248,18 @@ def test_assign_seek_poll_commit(address: str) -> None:
         assert [m.body for m in consumer.poll(1, 5)] == [b"7"]
 
 
+def test_a_queue_of_a_topic_not_looked_at_yet_can_be_asked_about(address: str) -> None:
+    send(address, "T", b"one")
+    queue = MessageQueue("T", "test-broker", 0)
+    with Consumer(address, group="g") as consumer:
+        assert consumer.committed(queue) is None
+    with Consumer(address, group="g") as consumer:
+        consumer.commit({queue: 1})
+        assert consumer.committed(queue) == 1
+    with Consumer(address, group="g") as consumer, pytest.raises(RouteNotFoundError):
+        consumer.committed(MessageQueue("None", "test-broker", 0))
+
+
 def _end(consumer: Consumer, queue: MessageQueue) -> int:
     return consumer._run(consumer._async.core.calls.end_offset(queue))
 

@@ -238,13 +238,12 @@ def test_in_order_a_failure_ends_the_lot() -> None:
     one = Bench(orderly=True, back=None)
     lot = one.handout.take(4)
     assert lot is not None
-    work = Work(lot, one.clock, orderly=True)
-    first, second = work.next(), work.next()
+    work = Work(lot, one.handout, one.clock, orderly=True)
+    first, second = work.advance(), work.advance()
     assert first is not None
     assert second is not None
-    work.returned(first)
-    work.returned(second, RETRY)
-    assert work.next() is None
+    work.judge(second, RETRY)
+    assert work.advance() is None
     report = work.end()
     assert report.done == [first]
     assert report.failed == [(second, RETRY)]
@@ -255,13 +254,26 @@ def test_work_stops_when_the_queue_is_given_up() -> None:
     one = Bench(orderly=False, back=None)
     lot = one.handout.take(4)
     assert lot is not None
-    work = Work(lot, one.clock, orderly=False)
-    first = work.next()
-    assert first is not None
-    work.returned(first)
+    work = Work(lot, one.handout, one.clock, orderly=False)
+    assert work.advance() is not None
     one.handout.retire(one.owner)
-    assert work.next() is None
-    assert len(work.end().left) == 3
+    assert work.advance() is None
+    report = work.end()
+    assert (len(report.done), len(report.left)) == (1, 3)
+
+
+def test_a_message_that_was_not_worked_on_goes_back_with_the_rest() -> None:
+    one = Bench(orderly=False, back=None)
+    lot = one.handout.take(4)
+    assert lot is not None
+    work = Work(lot, one.handout, one.clock, orderly=False)
+    work.advance()
+    assert (again := work.advance()) is not None
+    work.rewind()
+    assert work.advance() is again
+    report = work.end()
+    assert [message.queue_offset for message in report.done] == [0]
+    assert [message.queue_offset for message in report.left] == [1, 2, 3]
 
 
 def test_coroutine_functions_are_recognised() -> None:

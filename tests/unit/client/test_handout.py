@@ -75,7 +75,7 @@ def test_what_was_dropped_is_not_given_back() -> None:
 def test_slow_work_is_given_out_one_by_one_and_fast_work_in_lots() -> None:
     handout = ThreadHandout(orderly=False, takers=2)
     queue = owner()
-    fill(handout, queue, 200)
+    fill(handout, queue, 2_000)
     first = handout.take()
     assert first is not None
     assert len(first.messages) == 1
@@ -83,7 +83,7 @@ def test_slow_work_is_given_out_one_by_one_and_fast_work_in_lots() -> None:
         handout.note_pace(0.1, 100)
     fast = handout.take()
     assert fast is not None
-    assert len(fast.messages) == 32
+    assert len(fast.messages) == 256
     for _ in range(50):
         handout.note_pace(1_000, 1)
     slow = handout.take()

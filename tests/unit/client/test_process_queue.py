@@ -59,20 +59,33 @@ def test_done_twice_counts_once() -> None:
     owner.put(messages, 2)
     owner.done(messages[:1])
     assert owner.done(messages[:1]) == 1
-    assert owner.bytes == messages[1].size
+    assert len(owner) == 1
 
 
 @pytest.mark.parametrize("limits", [{"messages": 2}, {"bytes": 150}, {"span": 1}])
 def test_pulling_pauses_at_each_limit_and_goes_on_below_it(limits: dict[str, int]) -> None:
     owner = make(**limits)
     messages = [received(0), received(2)]
-    owner.put(messages, 3)
+    owner.put(messages[:1], 2)
+    owner.put(messages[1:], 3)
     assert owner.is_full
     woken = []
     owner.when_room(lambda: woken.append(True))
     owner.done(messages[1:] if "span" not in limits else messages[:1])
     assert not owner.is_full
     assert woken == [True]
+
+
+def test_bytes_are_held_as_long_as_any_message_of_their_pull_is() -> None:
+    owner = make()
+    messages = [received(0), received(1)]
+    owner.put(messages, 2)
+    whole = owner.bytes
+    assert whole == sum(message.size for message in messages)
+    owner.done(messages[1:])
+    assert owner.bytes == whole
+    owner.done(messages[:1])
+    assert owner.bytes == 0
 
 
 def test_the_defaults_are_those_of_the_reference() -> None:

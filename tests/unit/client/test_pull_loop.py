@@ -76,7 +76,7 @@ def test_the_question_carries_what_the_reference_sends() -> None:
     broker = run(script(lambda request: found(request, batch(0, 2), 2)), body)
     first, second = broker.pulls[:2]
     assert first.fields["consumerGroup"] == "g"
-    assert first.fields["maxMsgNums"] == "32"
+    assert first.fields["maxMsgNums"] == "256"
     assert first.fields["suspendTimeoutMillis"] == "15000"
     assert first.integer("sysFlag") == PullSysFlag.SUSPEND
     assert "subscription" not in first.fields
@@ -330,3 +330,22 @@ def test_a_lock_that_cannot_be_renewed_runs_out() -> None:
         lock_interval_ms=30,
         lock_expiry_ms=60,
     )
+
+
+def test_a_broker_that_hangs_up_after_every_answer_is_not_stormed() -> None:
+    async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
+        beats: list[Command] = []
+
+        def answer_and_hang_up(request: Command) -> Command:
+            beats.append(request)
+            assert broker.server is not None
+            for connection in list(broker.server.connections):
+                asyncio.get_running_loop().call_later(0.005, connection.abort)
+            return request.answer()
+
+        broker.answers[RequestCode.HEART_BEAT] = answer_and_hang_up
+        await consumer.core.instance.heartbeat()
+        await asyncio.sleep(0.5)
+        assert len(beats) <= 5
+
+    run(lambda request: None, body)

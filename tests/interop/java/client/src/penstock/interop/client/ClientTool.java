@@ -2,6 +2,7 @@ package penstock.interop.client;
 
 import com.alibaba.fastjson.JSONObject;
 import java.nio.file.Path;
+import java.util.List;
 import penstock.interop.driver.Driver;
 
 /** The unmodified RocketMQ client of one release, as a driver. The commands are described where they are done. */
@@ -37,9 +38,12 @@ public final class ClientTool {
                 return new JSONObject();
             })
             .on("close_all", command -> {
-                pushers.closeAll();
-                pullers.closeAll();
-                producers.closeAll();
+                List<Thread> closing = pushers.closing();
+                closing.addAll(pullers.closing());
+                closing.addAll(producers.closing());
+                for (Thread thread : closing) {
+                    thread.join();
+                }
                 return new JSONObject();
             })
             .serve(Path.of(arguments[0]));

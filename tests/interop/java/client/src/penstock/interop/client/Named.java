@@ -48,8 +48,14 @@ final class Named<T> {
         return found != null;
     }
 
-    void closeAll() {
-        List<String> names = new ArrayList<>(running.keySet());
-        names.forEach(this::close);
+    /** Threads that stop one client each: most of a stop is waiting. */
+    List<Thread> closing() {
+        List<Thread> threads = new ArrayList<>();
+        for (String name : running.keySet()) {
+            Thread thread = new Thread(() -> close(name), "close-" + name);
+            thread.start();
+            threads.add(thread);
+        }
+        return threads;
     }
 }

@@ -202,7 +202,7 @@ final class Producers {
         return running.close(name);
     }
 
-    void closeAll() {
-        running.closeAll();
+    List<Thread> closing() {
+        return running.closing();
     }
 }

@@ -114,8 +114,9 @@ final class PullConsumers {
         return pullers.close(name) || lites.close(name);
     }
 
-    void closeAll() {
-        pullers.closeAll();
-        lites.closeAll();
+    List<Thread> closing() {
+        List<Thread> threads = pullers.closing();
+        threads.addAll(lites.closing());
+        return threads;
     }
 }

@@ -165,7 +165,7 @@ final class PushConsumers {
         return running.close(name);
     }
 
-    void closeAll() {
-        running.closeAll();
+    List<Thread> closing() {
+        return running.closing();
     }
 }

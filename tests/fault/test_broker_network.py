@@ -1,0 +1,146 @@
+"""The network between clients and broker breaks: resets inside frames, half-open and one-way connections.
+
+All clients reach the broker through a proxy of this process, whose address the broker advertises. Nothing that was
+acknowledged may be missing, nothing may be stored in part, and everybody must find their way back without help.
+Figures are printed: `pytest -s`, or `-rP` after the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.runtime import SeededEntropy
+from tests.fault.client_load import Load
+from tests.fault.cutting_proxy import CuttingProxy
+from tests.fault.history_checks import Figures
+from tests.fault.load_scenarios import chosen_seed, drain, finish, new_history, recovery, recovery_text
+from tests.fault.operation_history import History, Outcome
+from tests.fault.server_processes import ServerProcess, broker, name_server, wait_known
+
+# Short, so that a connection on which nothing comes back is noticed within the test.
+IMPATIENT: dict[str, Any] = {"call_timeout_ms": 500, "heartbeat_interval_ms": 500}
+PRODUCERS: dict[str, Any] = {"send_timeout_ms": 500, "retries": 1}
+CONSUMERS: dict[str, Any] = {"suspend_ms": 500, "pull_timeout_ms": 1_500}
+
+
+@contextmanager
+def proxied_cluster(folder: Path) -> Iterator[tuple[ServerProcess, ServerProcess, CuttingProxy]]:
+    """A name server, and a broker that tells clients the proxy's address."""
+    with CuttingProxy() as proxy, name_server(folder / "nameserver") as names:
+        with broker(folder / "broker", names.address, "--advertise", proxy.address) as node:
+            proxy.forward_to(node.address)
+            wait_known(names.address)
+            yield names, node, proxy
+
+
+def run(
+    folder: Path, faults: Callable[[CuttingProxy, Load], list[float]]
+) -> tuple[History, Figures, list[float], float]:
+    with proxied_cluster(folder) as (names, node, proxy):
+        history = new_history(names.address)
+        with Load(
+            names.address,
+            history,
+            settings=IMPATIENT,
+            producer_settings=PRODUCERS,
+            consumer_settings=CONSUMERS,
+        ) as load:
+            time.sleep(0.5)
+            moments = faults(proxy, load)
+            time.sleep(1.0)
+            drained = drain(load, names.address)
+        return history, finish(history, names.address, node), moments, drained
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I3")
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I13")
+@pytest.mark.slow
+def test_connections_that_are_reset_inside_frames(tmp_path: Path, crash_rounds: int) -> None:
+    seed, rounds = chosen_seed(), max(crash_rounds // 10, 3)
+    entropy = SeededEntropy(seed)
+    cut = 0
+
+    def faults(proxy: CuttingProxy, load: Load) -> list[float]:
+        nonlocal cut
+        moments = []
+        for _ in range(rounds):
+            moments.append(time.monotonic())
+            proxy.reset(1 + entropy.below(3_000))
+            time.sleep(0.2 + entropy.fraction() * 0.4)
+            load.check()
+        cut = proxy.cut
+        return moments
+
+    try:
+        history, figures, moments, drained = run(tmp_path, faults)
+    except BaseException as error:
+        error.add_note(f"network test failed with PENSTOCK_CRASH_SEED={seed}")
+        raise
+    print(f"\n[connections reset inside frames, {cut} of them in {rounds} rounds, seed {seed}] {figures}")
+    print(f"  {recovery_text(history, moments)}; drained {drained:.2f} s")
+    assert cut >= rounds
+    assert max(recovery(history, moments)[0]) < 5
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I2")
+@pytest.mark.invariant("I3")
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I13")
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["half-open", "one-way"])
+def test_connections_on_which_nothing_comes_back(tmp_path: Path, fault: str) -> None:
+    """Neither side is told that the connection is dead. Whoever asks and is not answered has to find out, and
+    dial again, instead of asking a dead connection for ever."""
+
+    def faults(proxy: CuttingProxy, load: Load) -> list[float]:
+        moments = []
+        for _ in range(2):
+            moments.append(time.monotonic())
+            proxy.swallow() if fault == "half-open" else proxy.deafen()
+            time.sleep(3.0)
+            load.check()
+        return moments
+
+    history, figures, moments, drained = run(tmp_path, faults)
+    again = sum(send.attempts > 1 for send in history.of(Outcome.OK))
+    print(f"\n[{fault} connections, all of them, twice] {figures}; {again} needed a second attempt")
+    print(f"  {recovery_text(history, moments)}; drained {drained:.2f} s")
+    assert again or history.of(Outcome.UNKNOWN), "no send noticed"
+    assert max(recovery(history, moments)[0]) < 3, "sends go on asking a dead connection"
+    if fault == "one-way":
+        assert figures.copies, "requests arrived and answers did not, so retries stored something twice"
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I13")
+@pytest.mark.slow
+def test_a_broker_that_cannot_be_reached_for_a_while(tmp_path: Path) -> None:
+    """The name server still knows it, so every attempt is made and fails."""
+
+    def faults(proxy: CuttingProxy, load: Load) -> list[float]:
+        proxy.refuse(True)
+        proxy.reset()
+        time.sleep(2.0)
+        proxy.refuse(False)
+        back = time.monotonic()
+        time.sleep(1.0)
+        load.check()
+        return [back]
+
+    history, figures, moments, drained = run(tmp_path, faults)
+    print(f"\n[broker out of reach for 2 s] {figures}")
+    print(f"  {recovery_text(history, moments)}; drained {drained:.2f} s")
+    assert figures.failed + figures.unknown > 0
