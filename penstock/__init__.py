@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from penstock.message import Message
     from penstock.protocol.bodies.queues import MessageQueue
+    from penstock.remoting import TlsOptions
 
 __version__ = "0.1.0"
 
@@ -75,6 +76,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendUnknownError",
+    "TlsOptions",
     "__version__",
 ]
 
@@ -98,6 +100,7 @@ _HOMES = {
     "RoomNearby": "penstock.client.allocation",
     "SendResult": "penstock.client.results",
     "SendStatus": "penstock.client.results",
+    "TlsOptions": "penstock.remoting",
 }
 
 

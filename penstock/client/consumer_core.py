@@ -75,7 +75,7 @@ class ConsumerCore:
         self._starts = StartOffsets(
             self.calls,
             self.offsets,
-            from_first=options.start_from == "first",
+            start=options.start_from if isinstance(options.start_from, str) else "time",
             start_ms=options.start_ms,
             broadcasting=options.is_broadcasting,
         )

@@ -200,9 +200,10 @@ class ConsumerOptions:
     group: str = "DEFAULT_CONSUMER"
     # clustering: each message goes to one consumer of the group; broadcasting: to every one (messageModel).
     model: str = "clustering"
-    # Where a group begins that has never been in a topic: first, last, a datetime or milliseconds since the epoch
-    # (consumeFromWhere). A queue that appears later is read from its first message.
-    start_from: str | int | datetime = "last"
+    # Where a group begins that has never been in a topic (consumeFromWhere): first, last, a datetime or milliseconds
+    # since the epoch; auto, as RocketMQ's clients do: at the first message where a queue still has it, else at the
+    # last. A queue that appears later is read from its first message.
+    start_from: str | int | datetime = "auto"
     # Who gets which queues: averagely, circle, consistent_hash, room_nearby, or an object such as MachineRoom(["a"]).
     # All consumers of a group must use the same (allocateMessageQueueStrategy).
     strategy: str | Strategy = "averagely"
@@ -289,10 +290,11 @@ class ConsumerOptions:
     def _check_start(self) -> None:
         start: object = self.start_from
         if isinstance(start, str):
-            require_choice("start_from", start, ("first", "last"))
+            require_choice("start_from", start, ("auto", "first", "last"))
         elif isinstance(start, bool) or not isinstance(start, int | datetime) or self.start_ms < 0:
             raise OptionError(
-                f"start_from is {start!r}", 'use "first", "last", a datetime or milliseconds since the epoch'
+                f"start_from is {start!r}",
+                'use "auto", "first", "last", a datetime or milliseconds since the epoch',
             )
 
     @property

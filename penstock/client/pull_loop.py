@@ -213,7 +213,7 @@ class PullLoop:
         owner = self._owner
         self._answered(answer)
         next_offset = answer.integer("nextBeginOffset", 0)
-        if next_offset <= owner.next_offset and answer.body:
+        if next_offset <= owner.next_offset:
             # An answer that leads nowhere would be asked for in a circle.
             raise CodecError(f"the broker's answer ends at {next_offset}, before {owner.next_offset + 1}")
         self._spent_ms = owner.pulled_ms - self._asked_ms
@@ -259,12 +259,15 @@ class PullLoop:
     async def _not_found(self, answer: Command) -> None:
         code = answer.code
         if code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            before = (self._owner.next_offset, self._broker_id)
             self._answered(answer)
             self._owner.put((), answer.integer("nextBeginOffset", 0))
             if not len(self._owner):
                 self._context.offsets.advance(self._queue, self._owner.next_offset)
             if code == ResponseCode.PULL_NOT_FOUND and not self._context.options.suspend_ms:
                 await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
+            elif code != ResponseCode.PULL_NOT_FOUND and before == (self._owner.next_offset, self._broker_id):
+                await asyncio.sleep(BUSY_MS / 1000)  # nothing matched, and yet nothing to go on to
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self._answered(answer)
             offset = answer.integer("nextBeginOffset", 0)

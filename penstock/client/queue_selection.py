@@ -7,16 +7,17 @@ on the key and on the number of queues alone, so that messages of one key stay i
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 from penstock.client.fault_latency import FaultLatency
+from penstock.message.hashing import java_string_hash
 from penstock.protocol.bodies.queues import MessageQueue
 
 
 def select_by_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue of a key. CRC-32: the same in every process and every version, unlike `hash()`."""
-    return queues[zlib.crc32(key.encode()) % len(queues)]
+    """The queue of a key: the one that RocketMQ's own hash selector chooses, so that producers in Java and in Python
+    agree where the messages of one key are in order."""
+    return queues[abs(java_string_hash(key)) % len(queues)]
 
 
 class RoundRobin:

@@ -2,8 +2,8 @@
 
     1. where the group stopped, if it ever was there
     2. in a retry topic, or with start_from "first": the oldest message
-    3. a group that is new to the topic: the end, or the time given, as start_from says
-    4. a group that knows the topic: in a queue that still has its first message, that one; else as in 3
+    3. a group that is new to the topic: the end, or the time given, if start_from says so
+    4. else: in a queue that still has its first message, that one; in others as in 3, the end if nothing was said
 
 Rules: 3 counts only for the queues that the topic had when the consumer first looked at it, and 4 is what
 RocketMQ's clients do for every queue. So "last" means last for a new group, and yet nothing is missed in a queue,
@@ -37,14 +37,14 @@ class _Look:
 
 
 class StartOffsets:
-    """Finds offsets for one consumer; `start_ms` below 0 means the end, `from_first` the beginning."""
+    """Finds offsets for one consumer. `start` is auto, first, last or time; the time is `start_ms`."""
 
     def __init__(
-        self, calls: BrokerCalls, offsets: OffsetStore, *, from_first: bool, start_ms: int, broadcasting: bool
+        self, calls: BrokerCalls, offsets: OffsetStore, *, start: str, start_ms: int = -1, broadcasting: bool
     ) -> None:
         self._calls = calls
         self._offsets = offsets
-        self._from_first = from_first
+        self._start = start
         self._start_ms = start_ms
         self._broadcasting = broadcasting
         self._looks: dict[str, _Look] = {}
@@ -59,14 +59,14 @@ class StartOffsets:
         stored = await self._offsets.fetch(queue)
         if stored is not None:
             return stored
-        if self._from_first or queue.topic.startswith(RETRY_PREFIX):
+        if self._start == "first" or queue.topic.startswith(RETRY_PREFIX):
             return await self._calls.first_offset(queue)
         look = self._looks.setdefault(queue.topic, _Look())
-        if queue not in look.queues or await self._is_known(look):
+        if self._start == "auto" or queue not in look.queues or await self._is_known(look):
             young = await self._young(queue)
             if young is not None:
                 return young
-        if self._start_ms >= 0:
+        if self._start == "time":
             return await self._calls.offset_at(queue, self._start_ms)
         return await self._calls.end_offset(queue)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from penstock.errors import CodecError, DiskFullError, StoreError
-from penstock.metadata.fastjson import JsonObject, JsonValue, dump_pretty, loads
+from penstock.metadata.fastjson import MAX_BYTES, JsonObject, JsonValue, dump_pretty, loads
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.runtime import Disk
 
@@ -114,6 +114,11 @@ class ConfigFile:
     def save(self, content: JsonObject) -> None:
         """Replace the content. When this returns it is durable; when it raises, the old or the new is."""
         data = dump_pretty(content)
+        if len(data) > MAX_BYTES:  # it could never be read again, nor could its successor
+            raise StoreError(
+                f"cannot save {self.path.name}: {len(data)} bytes are more than the {MAX_BYTES} that are read",
+                "delete what is not needed; the content before this change is kept",
+            )
         if self._main_is_good is None:
             self._main_is_good = self._try_read(self.path, JsonFields)[0] is not None
         try:

@@ -26,6 +26,8 @@ from penstock.runtime import Disk
 _LOG = logging.getLogger("penstock.nameserver")
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 Table = dict[str, dict[str, str]]
+# Changes that may wait for those before them to be saved.
+CHANGES_MAX = 256
 
 
 class KvConfig:
@@ -63,10 +65,12 @@ class KvConfig:
                 f"a KV value of {len(value)} characters",
                 f"the limit is {self._options.kv_value_chars_max} (kv_value_chars_max)",
             )
+        self._require_turn()
         await self._finish(self._put(namespace, key, value))
 
     async def delete(self, namespace: str, key: str) -> None:
         """Also of what is not there."""
+        self._require_turn()
         await self._finish(self._delete(namespace, key))
 
     async def close(self) -> None:
@@ -87,8 +91,7 @@ class KvConfig:
 
     async def _put(self, namespace: str, key: str, value: str) -> None:
         async with self._saving:
-            if self.get(namespace, key) is None:
-                self._require_room()
+            self._require_room(namespace, key, value)
             await self._replace(namespace, {**self._table.get(namespace, {}), key: value})
 
     async def _delete(self, namespace: str, key: str) -> None:
@@ -97,17 +100,34 @@ class KvConfig:
             if key in entries:
                 await self._replace(namespace, {name: entries[name] for name in entries if name != key})
 
-    def _require_room(self) -> None:
-        if sum(map(len, self._table.values())) >= self._options.kv_entries_max:
+    def _require_turn(self) -> None:
+        if len(self._changes) >= CHANGES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, f"{CHANGES_MAX} changes of the KV config are under way", "try again"
+            )
+
+    def _require_room(self, namespace: str, key: str, value: str) -> None:
+        known = self.get(namespace, key)
+        if known is None and sum(map(len, self._table.values())) >= self._options.kv_entries_max:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the KV config has its limit of {self._options.kv_entries_max} entries",
                 "delete some, or raise kv_entries_max",
             )
+        used = sum(len(name) + len(text) for entries in self._table.values() for name, text in entries.items())
+        if used + len(key) + len(value) - len(known or "") > self._options.kv_chars_max:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the KV config has {used} of its {self._options.kv_chars_max} characters",
+                "delete some, or raise kv_chars_max",
+            )
 
     async def _replace(self, namespace: str, entries: dict[str, str]) -> None:
-        """A namespace stays when its last key goes, as in RocketMQ."""
-        changed: Table = {**self._table, namespace: entries}
+        """A namespace stays when its last key goes, as in RocketMQ; but not without end."""
+        kept = self._table
+        if len(kept) >= self._options.kv_entries_max:
+            kept = {name: held for name, held in kept.items() if held}
+        changed: Table = {**kept, namespace: entries}
         if self._file is not None:
             await asyncio.to_thread(self._file.save, {"configTable": {n: {**e} for n, e in changed.items()}})
         self._table = changed

@@ -25,6 +25,7 @@ _AT_LEAST_ONE = (
     "registration_bytes_max",
     "kv_entries_max",
     "kv_value_chars_max",
+    "kv_chars_max",
 )
 
 
@@ -96,6 +97,8 @@ class NameServerOptions:
     kv_entries_max: int = 10_000
     # Characters in one value of the KV config.
     kv_value_chars_max: int = 32_768
+    # Characters in all keys and values of the KV config.
+    kv_chars_max: int = 4 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -41,7 +41,7 @@ class FrameLimits:
     # A whole frame (com.rocketmq.remoting.frameMaxLength).
     frame_bytes_max: int = 16 * 1024 * 1024
     # The header inside it.
-    header_bytes_max: int = 64 * 1024
+    header_bytes_max: int = 256 * 1024
     # Ext fields of one header.
     fields_max: int = 256
 

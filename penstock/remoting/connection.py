@@ -98,6 +98,11 @@ class Connection(asyncio.Protocol):
         """Whether a request of ours is still unanswered."""
         return bool(self._pending)
 
+    @property
+    def unread_bytes(self) -> int:
+        """What the peer has not read yet, as far as it is kept here."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def __repr__(self) -> str:
         return f"Connection({self.id}, {self.peer})"
 
@@ -208,9 +213,11 @@ class Connection(asyncio.Protocol):
         self.paused_since_ms = self._endpoint.now_ms
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+        self._endpoint.paused(self)
 
     def resume_writing(self) -> None:
         self.paused_since_ms = None
+        self._endpoint.resumed(self)
         if self._is_put_off:
             asyncio.get_running_loop().call_soon(self._go_on)
         self._read_again()

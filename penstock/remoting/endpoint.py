@@ -55,6 +55,8 @@ class Endpoint:
         self._deadlines = False
         self._empty: asyncio.Event | None = None
         self._kept_bytes = 0
+        # Peers that do not read, the longest first.
+        self._slow: dict[Connection, None] = {}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -78,6 +80,7 @@ class Endpoint:
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._slow.pop(connection, None)
         self._per_ip[connection.peer.ip] -= 1
         if self._per_ip[connection.peer.ip] <= 0:
             del self._per_ip[connection.peer.ip]
@@ -93,12 +96,27 @@ class Endpoint:
         self._blame(connection, why)
 
     def kept(self, size: int) -> None:
-        """So many bytes more, or fewer, wait for the rest of their frame. Beyond the limit whoever keeps most goes."""
+        """So many bytes more, or fewer, wait for the rest of their frame. Over the limit whoever keeps most goes."""
         self._kept_bytes += size
         if size > 0 and self._kept_bytes > self.options.incomplete_bytes_max:
             largest = max(self.connections, key=lambda one: one.partial_size if one.is_open else 0)
             self.refused(largest, f"{largest.partial_size} bytes of a frame while there is no room for them")
             largest.abort("too many bytes of frames that are not complete")
+
+    def paused(self, connection: Connection) -> None:
+        """A peer does not read its answers. Where all of them keep too much waiting, the slowest is given up."""
+        self._slow[connection] = None
+        if len(self._slow) * self.options.write_buffer_pause_bytes > self.options.unread_bytes_max:
+            self._give_up(next(iter(self._slow)))
+
+    def resumed(self, connection: Connection) -> None:
+        self._slow.pop(connection, None)
+
+    def _give_up(self, connection: Connection) -> None:
+        self._slow.pop(connection, None)
+        self.meters.add("timed_out")
+        self._blame(connection, "too many answers wait for peers that do not read")
+        connection.abort("too many answers wait for peers that do not read")
 
     def _blame(self, connection: Connection, why: str) -> None:
         """Said once per peer: one that tries again and again must not fill the log."""
@@ -131,6 +149,8 @@ class Endpoint:
         if self._ticks % SWEEP_TICKS == 0:
             for connection in list(self.connections):
                 self._look_at(connection, now)
+            while sum(one.unread_bytes for one in self._slow) > self.options.unread_bytes_max:
+                self._give_up(max(self._slow, key=lambda one: one.unread_bytes))
         self._schedule()
 
     def _look_at(self, connection: Connection, now: int) -> None:

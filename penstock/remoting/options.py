@@ -14,8 +14,9 @@ class RemotingOptions:
 
     # Largest frame accepted (com.rocketmq.remoting.frameMaxLength).
     frame_bytes_max: int = 16 * 1024 * 1024
-    # Largest header inside a frame.
-    header_bytes_max: int = 64 * 1024
+    # Largest header inside a frame. The properties of a send are in it, and in JSON their separators take six bytes
+    # each, so that 32 KiB of properties may become almost 200.
+    header_bytes_max: int = 256 * 1024
     # Most ext fields of one header.
     header_fields_max: int = 256
     # Connections of one server in all; more are closed at once.
@@ -32,6 +33,8 @@ class RemotingOptions:
     write_buffer_bytes_max: int = 64 * 1024 * 1024
     # Answers waiting over which no more requests are read from the peer (it resumes when it has read them).
     write_buffer_pause_bytes: int = 4 * 1024 * 1024
+    # Answers waiting for all peers that do not read; over this the slowest of them is closed.
+    unread_bytes_max: int = 1024 * 1024 * 1024
     # A peer that has read nothing of what waits for it for this long is closed.
     write_timeout_ms: int = 60_000
     # Requests of one connection that may be under way at once; more are answered with SYSTEM_BUSY.

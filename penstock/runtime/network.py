@@ -68,6 +68,8 @@ class _SystemListener:
 
 TLS_HANDSHAKE_BYTE = 0x16
 FIRST_BYTE_TIMEOUT_S = 30
+# Connections that have not said anything yet; nobody else counts those.
+SILENT_MAX = 1_000
 
 
 class _PeekingListener:
@@ -90,6 +92,9 @@ class _PeekingListener:
         try:
             peer, _ = self._sock.accept()
         except OSError:  # gone again, or out of descriptors: the next one is tried
+            return
+        if len(self._tasks) >= SILENT_MAX:
+            peer.close()
             return
         peer.setblocking(False)
         task = self._loop.create_task(self._serve(peer))

@@ -99,10 +99,12 @@ class EmbeddedBroker:
             if broker is not None:
                 await broker.stop()
         finally:
-            await self.nameserver.stop()
-            if self._temporary is not None:
-                self._temporary.cleanup()
-                self._temporary = None
+            try:
+                await self.nameserver.stop()
+            finally:
+                if self._temporary is not None:
+                    self._temporary.cleanup()
+                    self._temporary = None
 
     def _directory(self) -> Path:
         if self._given is not None:

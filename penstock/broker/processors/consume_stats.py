@@ -85,7 +85,7 @@ class ConsumeStatsProcessor:
         topics: Iterable[str] = header.topics or self._offsets.topics_of_group(group)
         table: dict[MessageQueue, OffsetWrapper] = {}
         tps = 0.0
-        for topic in topics:
+        for topic in dict.fromkeys(topics):  # each once, however often it is named
             config = self._topics.get(topic)
             if config is None or not (header.topic_list or self._is_consumed(group, topic)):
                 continue

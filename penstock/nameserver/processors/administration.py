@@ -15,6 +15,7 @@ from penstock.nameserver.kv_config import KvConfig
 from penstock.nameserver.route_table import RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
 from penstock.protocol.bodies import KVTable, QueueData, TopicRouteData
+from penstock.protocol.bodies.body import REQUEST_LOOSE_MAX, BodyFields
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
@@ -34,8 +35,8 @@ from penstock.remoting import Connection, ProcessorTable
 
 _LOG = logging.getLogger("penstock.nameserver")
 PERMISSIONS_MAX = 15
-# A route that an administrator names, with more brokers than any topic has.
-ROUTE_BYTES_MAX = 64 * 1024
+# A route that an administrator names: more brokers than any topic has.
+ROUTE_BYTES_MAX, ROUTE_OBJECTS_MAX = 64 * 1024, 1_000
 
 
 class AdministrationProcessor:
@@ -109,10 +110,10 @@ class AdministrationProcessor:
 
     def handle_register_topic(self, connection: Connection, command: Command) -> Command:
         topic = check_name("topic", RegisterTopicRequestHeader.decode(command.fields).topic)
-        if len(command.body) > ROUTE_BYTES_MAX:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, f"a route of {len(command.body)} bytes")
+        limits = ROUTE_BYTES_MAX, ROUTE_OBJECTS_MAX, REQUEST_LOOSE_MAX
         try:
-            queues = TopicRouteData.decode(command.body).queue_datas if command.body else ()
+            body = BodyFields.parse(command.body or b"{}", "TopicRouteData", *limits)
+            queues = TopicRouteData.read(body).queue_datas
         except CodecError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, error.message, error.hint) from error
         for data in queues:

@@ -199,6 +199,7 @@ def test_a_new_group_begins_where_it_was_told(address: str) -> None:
         ("time", middle, [b"late"]),
         ("ms", int(middle.timestamp() * 1000), [b"late"]),
         ("last", "last", []),
+        ("auto", "auto", [*numbered(5), b"late"]),
     ):
         with Consumer(address, group=group, start_from=start) as consumer:
             consumer.subscribe("T")

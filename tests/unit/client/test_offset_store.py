@@ -191,7 +191,7 @@ def find(
     memory: Memory,
     *,
     first: int = 0,
-    from_first: bool = False,
+    start: str = "last",
     start_ms: int = -1,
     broadcasting: bool = False,
     seen: list[MessageQueue] | None = None,
@@ -200,7 +200,7 @@ def find(
         starts = StartOffsets(
             Calls(memory, first),  # type: ignore[arg-type]
             OffsetStore(memory, ManualClock()),
-            from_first=from_first,
+            start="time" if start_ms >= 0 else start,
             start_ms=start_ms,
             broadcasting=broadcasting,
         )
@@ -212,14 +212,21 @@ def find(
 
 
 def test_where_the_group_stopped_comes_first() -> None:
-    assert find(Q[0], Memory(q0=42), from_first=True) == 42
+    assert find(Q[0], Memory(q0=42), start="first") == 42
 
 
 def test_a_new_group_begins_as_it_was_told() -> None:
-    assert find(Q[0], Memory(), from_first=True, first=7) == 7
+    assert find(Q[0], Memory(), start="first", first=7) == 7
     assert find(Q[0], Memory()) == 100
     assert find(Q[0], Memory(), start_ms=1000) == 50
     assert find(Q[0], Memory(), broadcasting=True) == 100
+
+
+def test_by_default_a_young_queue_is_read_from_its_beginning() -> None:
+    assert find(Q[0], Memory(), start="auto") == 0
+    assert find(Q[0], Memory(), start="auto", first=5) == 100
+    assert find(Q[0], Memory(), start="auto", broadcasting=True) == 0
+    assert find(Q[0], Memory(q0=3), start="auto") == 3
 
 
 def test_retry_topics_are_read_from_their_beginning() -> None:
@@ -254,8 +261,7 @@ def test_whether_a_group_knows_a_topic_is_asked_once() -> None:
         starts = StartOffsets(
             Calls(memory),  # type: ignore[arg-type]
             OffsetStore(memory, ManualClock()),
-            from_first=False,
-            start_ms=-1,
+            start="last",
             broadcasting=False,
         )
         starts.see("T", Q)

@@ -1,0 +1,143 @@
+"""TLS on real sockets: both kinds on one port, enforced, refused, verified."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from penstock.errors import ConnectError, OptionError, PenstockError
+from penstock.protocol.command import Command
+from penstock.remoting import ProcessorTable, RemotingClient, RemotingServer, TlsMode, TlsOptions
+from penstock.runtime import Runtime, network
+
+ECHO = 9001
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl to make certificates with"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=penstock",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return str(certificate), str(key)
+
+
+def run(tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        table = ProcessorTable()
+        table.register(ECHO, lambda _, command: command.answer(0, body=command.body))
+        server = RemotingServer("127.0.0.1", 0, table, runtime=Runtime.system(), tls=tls)
+        await server.start()
+        try:
+            async with asyncio.timeout(20):
+                await test(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def ask(server: RemotingServer, tls: TlsOptions | None) -> bytes:
+    client = RemotingClient(runtime=Runtime.system(), tls=tls)
+    try:
+        answer = await client.call(str(server.address), Command(ECHO, body=b"x" * 100_000), 3_000)
+        return bytes(answer.body)
+    finally:
+        await client.close()
+
+
+def test_permissive_takes_both_on_one_port(files: tuple[str, str]) -> None:
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        for tls in (None, TlsOptions(trusted=certificate), None, TlsOptions(verify_server=False)):
+            assert await ask(server, tls) == b"x" * 100_000
+
+    run(TlsOptions(TlsMode.PERMISSIVE, certificate, key), test)
+
+
+@pytest.mark.abuse("A24")
+def test_enforcing_takes_tls_only_and_clients_verify(files: tuple[str, str]) -> None:
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        assert await ask(server, TlsOptions(trusted=certificate)) == b"x" * 100_000
+        with pytest.raises(PenstockError):
+            await ask(server, None)
+        with pytest.raises(ConnectError, match="certificate verify failed"):
+            await ask(server, TlsOptions())
+
+    run(TlsOptions(TlsMode.ENFORCING, certificate, key), test)
+
+
+@pytest.mark.abuse("A24")
+def test_old_versions_are_refused(files: tuple[str, str]) -> None:
+    certificate, key = files
+    for context in (
+        TlsOptions(TlsMode.ENFORCING, certificate, key).server_context(),
+        TlsOptions().client_context(),
+    ):
+        assert context is not None
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_clients_may_have_to_show_a_certificate(files: tuple[str, str]) -> None:
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        known = TlsOptions(certificate=certificate, key=key, trusted=certificate)
+        assert await ask(server, known) == b"x" * 100_000
+        with pytest.raises(PenstockError):
+            await ask(server, TlsOptions(trusted=certificate))
+
+    run(
+        TlsOptions(TlsMode.ENFORCING, certificate, key, trusted=certificate, require_client_certificate=True),
+        test,
+    )
+
+
+@pytest.mark.abuse("A2")
+def test_peers_that_say_nothing_are_limited(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "SILENT_MAX", 3)
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", server.address.port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
+        assert await reader.read() == b""
+        writer.close()
+        for _, other in silent:
+            other.close()
+        await asyncio.sleep(0.05)
+        assert await ask(server, None) == b"x" * 100_000
+
+    run(TlsOptions(TlsMode.PERMISSIVE, certificate, key), test)
+
+
+@pytest.mark.parametrize(
+    "tls", [TlsOptions(TlsMode.ENFORCING), TlsOptions(TlsMode.ENFORCING, "no.pem", "no.key")]
+)
+def test_files_that_are_not_there_are_named(tls: TlsOptions) -> None:
+    with pytest.raises(OptionError, match=r"PEM"):
+        tls.server_context()
