@@ -23,6 +23,7 @@ from pathlib import Path
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
+from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
 from penstock.broker.saving import TableSaver
 from penstock.broker.stored_records import StoredRecord, record_at
@@ -249,7 +250,12 @@ class DelayService:
             if due_ms > now_ms or (due and size > BYTES_PER_TURN):
                 wait_ms = max(due_ms - now_ms, 0)
                 break
-            due.append(self._ready(entry))
+            try:
+                due.append(self._ready(entry))
+            except BusyError:
+                if not due:
+                    raise
+                break  # those before it go first
         self._store_again(level, due)
         return wait_ms
 
@@ -263,6 +269,8 @@ class DelayService:
             return None
         try:
             return self._real(record)
+        except BusyError:
+            raise  # there is no room for its queue now; there may be later
         except (PenstockError, ValueError) as error:
             self.skipped += 1
             _LOG.error("the delayed message %s cannot be delivered: %s", record.message.message_id, error)

@@ -25,6 +25,7 @@ from penstock.broker.writing import MessageWriter, Parts, Written
 from penstock.errors import PenstockError
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.command import FrameLimits, decode_frame, encode_frame
+from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.remoting import Connection
 
 _BORN_HOST = "born_host"
@@ -59,7 +60,8 @@ class SendFastPath:
         """Begin with the broker's present settings and no topic known."""
         self._suffix = self._rules.suffix_bytes
         self._known.clear()
-        fields = self._rules.answer_fields.items()
+        reached = self._writer.default_durability.name.lower()
+        fields = {**self._rules.answer_fields, DURABILITY_FIELD: reached}.items()
         self._path = SendPath(
             self._suffix,
             b"".join(b'"%s":%s,' % (name.encode(), _json(value)) for name, value in fields),
@@ -162,6 +164,7 @@ class _Held:
             answer = decode_frame(answers, at, end)
             answer.code = outcome.code
             answer.remark = outcome.remark
+            answer.fields[DURABILITY_FIELD] = outcome.durability.name.lower()
             if outcome.error is not None:
                 answer.code, answer.remark = outcome.error.code, str(outcome.error)[:_REMARK_MAX]
                 answer.fields = {**self._rules.answer_fields, **refusal_fields(outcome.error)}

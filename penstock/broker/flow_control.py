@@ -8,8 +8,10 @@ the answer's header (`penstockRetryAfterMs`), so that a client need not read Eng
 from __future__ import annotations
 
 from penstock.broker.options import BrokerOptions
+from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.errors import DiskFullError, RequestError, StoreError
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.headers import OUTCOME_FIELD, OUTCOME_UNKNOWN
 from penstock.runtime import Clock
 from penstock.store.options import StoreOptions
 
@@ -17,6 +19,8 @@ RETRY_AFTER_FIELD = "penstockRetryAfterMs"
 # What a first guess at the time of a flush is, before any was seen.
 _FIRST_GUESS_MS = 20
 _LONGEST_HINT_MS = 5_000
+# Topics that are written on behalf of messages which are stored already.
+_BROKERS_OWN = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC)
 
 
 class BusyError(RequestError):
@@ -32,9 +36,20 @@ class BusyError(RequestError):
         return {RETRY_AFTER_FIELD: str(self.retry_after_ms)}
 
 
+class UnknownOutcomeError(RequestError):
+    """A request that may have been carried out: its message is stored, and may be lost again or stay."""
+
+    outcome_unknown = True
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What the answer's header says besides."""
+        return {OUTCOME_FIELD: OUTCOME_UNKNOWN}
+
+
 def refusal_fields(error: Exception) -> dict[str, str]:
     """Header fields of the answer to a request that ended with this error."""
-    return error.fields if isinstance(error, BusyError) else {}
+    return error.fields if isinstance(error, BusyError | UnknownOutcomeError) else {}
 
 
 class FlowControl:
@@ -68,6 +83,19 @@ class FlowControl:
             f"[REJECTREQUEST]{self.waiting} messages of {self.waiting_bytes} bytes wait for the disk; the limits "
             f"are {options.sends_waiting_max} messages and {options.sends_waiting_bytes_max} bytes",
             self.retry_after_ms,
+        )
+
+    def admit_queue(self, topic: str, count: int) -> None:
+        """Let a queue get its first message, or say why not. What consumers gave back gets in a little longer."""
+        limit = self.options.queues_max
+        if count < (limit + limit // 4 if topic.startswith(_BROKERS_OWN) else limit):
+            return
+        self.refused += 1
+        raise BusyError(
+            f"the broker has {count} queues with messages and files for no more; delete topics, or raise queues_max "
+            "and the limit of open files",
+            _LONGEST_HINT_MS,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
         )
 
     def began(self, count: int, size: int) -> None:

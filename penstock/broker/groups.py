@@ -150,6 +150,12 @@ class Groups:
     def update(self, config: SubscriptionGroup) -> None:
         """Create or replace, as an operator asked."""
         validate_group(config.name)
+        if config.name not in self._table.groups and len(self._table.groups) >= self._options.groups_max:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {config.name} is not created: the broker has {len(self._table.groups)} groups",
+                "delete some, or raise groups_max",
+            )
         if self._table.groups.get(config.name) != config:
             self._put(config)
 

@@ -3,7 +3,8 @@
 Rules: an offset is that of the next message to take; any value may be committed, also a smaller one. A pull
 offset is what was handed out last; it is not saved. A reset target is taken by the next pull of its queue;
 until then commits for that queue are dropped, so that a consumer cannot undo the reset it has not seen yet.
-Owned by the event loop. Whether group, topic and queue exist is the caller's to check.
+The number of offsets is limited (A14). Owned by the event loop. Whether group, topic and queue exist is the
+caller's to check.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.saving import TableSaver
+from penstock.errors import RequestError
 from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
+from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
@@ -28,6 +31,8 @@ class ConsumerOffsets:
 
     def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
         self._clock = runtime.clock
+        self._count_max = options.offsets_max
+        self._count = self._pulled_count = 0
         self._table = ConsumerOffsetTable()
         self._pulled: _Table = {}
         self._resets: _Table = {}
@@ -45,6 +50,7 @@ class ConsumerOffsets:
         loaded = self.saver.file.load(ConsumerOffsetTable.from_json)
         if loaded is not None:
             self._table = loaded.value
+            self._count = sum(map(len, self._table.offsets.values()))
             if loaded.is_backup:
                 _LOG.warning("consumer offsets come from %s: %s", loaded.path.name, loaded.main_problem)
                 self.saver.changed()
@@ -73,7 +79,8 @@ class ConsumerOffsets:
     # -- offsets ---------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Remember an offset; False if a reset of this queue is pending, which drops it."""
+        """Remember an offset; False if a reset of this queue is pending, which drops it. Raises RequestError if it is
+        the first one there and no more are kept."""
         if self._resets and queue_id in self._resets.get(TopicGroup(topic, group), _NONE):
             return False
         self._set(group, topic, queue_id, offset)
@@ -81,12 +88,22 @@ class ConsumerOffsets:
 
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = TopicGroup(topic, group)
-        queues = self._table.offsets.get(key)
-        if queues is None:
-            queues = self._table.offsets[key] = {}
+        queues = self._table.offsets.get(key, _NONE)
+        if queue_id not in queues:
+            if not self._has_room(self._table.offsets, key, self._count):
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the broker keeps {self._count} offsets and no more",
+                    "delete groups with their offsets that are not used, or raise offsets_max",
+                )
+            self._count += 1
+            queues = self._table.offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.saver.changed()
+
+    def _has_room(self, table: _Table, key: TopicGroup, count: int) -> bool:
+        return count < self._count_max and (key in table or len(table) < max(self._count_max // 10, 1))
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset to take, -1 if none was ever committed. A pending reset counts already."""
@@ -102,11 +119,14 @@ class ConsumerOffsets:
         return self._table.offsets.get(TopicGroup(topic, group), _NONE)
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember what was handed out."""
+        """Remember what was handed out, if there is room."""
         key = TopicGroup(topic, group)
-        queues = self._pulled.get(key)
-        if queues is None:
-            queues = self._pulled[key] = {}
+        queues = self._pulled.get(key, _NONE)
+        if queue_id not in queues:
+            if not self._has_room(self._pulled, key, self._pulled_count):
+                return
+            self._pulled_count += 1
+            queues = self._pulled.setdefault(key, {})
         queues[queue_id] = offset
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
@@ -117,8 +137,8 @@ class ConsumerOffsets:
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group: the next pull of the queue is told, and the offset counts from now on."""
-        self._resets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset
         self._set(group, topic, queue_id, offset)
+        self._resets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset
         for listener in self.on_reset:
             listener(topic, queue_id)
 
@@ -166,7 +186,9 @@ class ConsumerOffsets:
 
     def _remove(self, keys: list[TopicGroup]) -> None:
         for key in keys:
-            if self._table.offsets.pop(key, None) is not None:
+            gone = self._table.offsets.pop(key, None)
+            if gone is not None:
+                self._count -= len(gone)
                 self.saver.changed()
-            self._pulled.pop(key, None)
+            self._pulled_count -= len(self._pulled.pop(key, _NONE))
             self._resets.pop(key, None)

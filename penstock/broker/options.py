@@ -20,10 +20,14 @@ _AT_LEAST_ONE = (
     "default_topic_queues",
     "auto_topic_queues_max",
     "topic_queues_max",
+    "topics_max",
+    "queues_max",
+    "groups_max",
     "create_burst",
     "channel_expiry_ms",
     "channel_scan_interval_ms",
     "queue_lock_expiry_ms",
+    "offsets_max",
     "offset_save_interval_ms",
     "delay_save_interval_ms",
     "long_poll_check_interval_ms",
@@ -90,6 +94,11 @@ class BrokerOptions:
     topic_queues_max: int = 16_384
     # Topics that may exist before sends stop creating new ones; operators can still create them.
     auto_topics_max: int = 20_000
+    # Topics that there may be at all.
+    topics_max: int = 100_000
+    # Queues that may have messages. Each has a file open and mapped: two descriptors (ulimit -n) and a map
+    # (vm.max_map_count). The server commands lower it to what their process may open.
+    queues_max: int = 30_000
     # Topics and groups that clients may bring into being per second, in the long run ...
     create_per_second: int = 100
     # ... and at once, after a quiet time.
@@ -105,6 +114,8 @@ class BrokerOptions:
     auto_create_groups: bool = True
     # Groups that may exist before clients stop creating new ones; operators can still create them.
     auto_groups_max: int = 20_000
+    # Groups that there may be at all.
+    groups_max: int = 100_000
     # Retries of a message before it is a dead letter, for groups created by clients; each group can have its own
     # (retryMaxTimes of the group).
     retry_max_times: int = 16
@@ -129,6 +140,8 @@ class BrokerOptions:
 
     # -- offsets
 
+    # Offsets that are kept, one for each queue and group; for each ten of them one pair of topic and group.
+    offsets_max: int = 1_000_000
     # How often consumer offsets go to their file if any changed (flushConsumerOffsetInterval).
     offset_save_interval_ms: int = 5_000
     # How often the progress of the delay levels goes to its file (flushDelayOffsetInterval).

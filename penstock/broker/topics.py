@@ -293,6 +293,12 @@ class Topics:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"topic {config.name} would have more than {most} queues"
             )
+        if config.name not in self._topics and len(self._topics) >= self._options.topics_max:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {config.name} is not created: the broker has {len(self._topics)} topics",
+                "delete some, or raise topics_max",
+            )
         if self._topics.get(config.name) != config:
             self._put(config)
 

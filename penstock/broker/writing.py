@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest, RecordBuilder
-from penstock.broker.flow_control import FlowControl
+from penstock.broker.flow_control import FlowControl, UnknownOutcomeError
 from penstock.broker.statistics import Statistics
 from penstock.errors import MessageTooLargeError, PenstockError, StoreError
 from penstock.message import HostAddress, Message
@@ -95,9 +95,13 @@ class MessageWriter:
         self._idle: asyncio.Event | None = None
 
     def queue(self, topic: str, queue_id: int) -> QueueState:
-        """The queue to append to; a new one is made. Asked for anew each time: a deleted topic has new queues."""
+        """The queue to append to; a new one is made, if there is room for its files. Asked for anew each time: a
+        deleted topic has new queues."""
         found = self._store.queues.get(topic, queue_id)
-        return self._store.request(Message(topic, b""), queue_id).queue if found is None else found.state
+        if found is not None:
+            return found.state
+        self._flow.admit_queue(topic, len(self._store.queues))
+        return self._store.request(Message(topic, b""), queue_id).queue
 
     # -- appending -------------------------------------------------------------------------------------------
 
@@ -151,6 +155,7 @@ class MessageWriter:
     ) -> None:
         """Store a client's encoded batch, all of it or nothing."""
         self._flow.admit(len(batch))
+        self.queue(topic, queue_id)
         started_ms = self._clock.monotonic_ms()
         try:
             result = self._store.append_batch(
@@ -224,8 +229,8 @@ class MessageWriter:
             self._idle.set()
 
     def failed(self, error: StoreError) -> Written:
-        """The flush failed: whether the message survives is not known, and nobody may say that it does."""
-        explained = self._flow.explain(error)
+        """The flush failed: whether the message survives is not known, and nobody may say that it does or not."""
+        explained = UnknownOutcomeError(error.code, error.message, error.hint)
         return Written(explained.code, Durability.MEMORY, explained)
 
     def _look_at_time(self) -> None:

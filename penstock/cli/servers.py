@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,7 @@ def _run(
     as_json: bool,
     advertise: str | None = None,
 ) -> int:
+    from penstock.cli.descriptors import fit, raise_limit
     from penstock.cli.escaping import one_line
     from penstock.cli.logs import log_to_stderr
     from penstock.cli.node import Node, NodeOptions
@@ -164,8 +166,10 @@ def _run(
     ]
     configuration = _configure(roles, files, flags, pairs)
     options = NodeOptions.of(configuration, roles)
+    remoting, broker, warnings = fit(raise_limit(), options.remoting, options.broker)
+    options = replace(options, remoting=remoting, broker=broker)
     log_to_stderr(options.process.log_level)
-    for warning in configuration.warnings:
+    for warning in [*configuration.warnings, *warnings]:
         click.echo(f"penstock: {one_line(warning)}", err=True)
     node = Node(options)
     return serve(node, lambda: _say_ready(command, node, as_json), options.process.stop_timeout_ms)

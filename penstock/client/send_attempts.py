@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, SendError, SendFailedError, SendUnkno
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers import OUTCOME_FIELD, OUTCOME_UNKNOWN
 
 # Answers after which another broker may do better.
 RETRIED_CODES = frozenset(
@@ -98,8 +99,11 @@ class SendAttempts:
         return self.queue
 
     def refused(self, response: Command) -> Verdict:
-        """A broker answered that it did not store the message."""
+        """A broker answered that it did not store the message, or that it does not know."""
         code = response.code
+        # Its disk failed while the message was on the way there. Only our own brokers say so.
+        if response.fields.get(OUTCOME_FIELD) == OUTCOME_UNKNOWN:
+            self.is_unknown = True
         self._last_code = code
         self._last_hint = _HINTS.get(code, "")
         self.retry_after_ms = _retry_after(response)

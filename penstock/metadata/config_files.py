@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from penstock.errors import CodecError, DiskFullError, StoreError
-from penstock.metadata.fastjson import MAX_BYTES, JsonObject, JsonValue, dump_pretty, loads
+from penstock.metadata.fastjson import JsonObject, JsonValue, dump_pretty, loads
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.runtime import Disk
 
 T = TypeVar("T")
+# Larger files are neither read nor written: what could not be read again must not replace what can.
+FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,9 +116,9 @@ class ConfigFile:
     def save(self, content: JsonObject) -> None:
         """Replace the content. When this returns it is durable; when it raises, the old or the new is."""
         data = dump_pretty(content)
-        if len(data) > MAX_BYTES:  # it could never be read again, nor could its successor
+        if len(data) > FILE_BYTES_MAX:
             raise StoreError(
-                f"cannot save {self.path.name}: {len(data)} bytes are more than the {MAX_BYTES} that are read",
+                f"cannot save {self.path.name}: it would have {len(data)} bytes, more than {FILE_BYTES_MAX}",
                 "delete what is not needed; the content before this change is kept",
             )
         if self._main_is_good is None:
@@ -140,7 +142,8 @@ class ConfigFile:
             data = self._disk.read(path)
             if not data.strip():
                 return None, ""
-            return parse(loads(data, source=path.name), path.name), ""
+            value = loads(data, source=path.name, max_bytes=FILE_BYTES_MAX, max_loose=FILE_BYTES_MAX)
+            return parse(value, path.name), ""
         except FileNotFoundError:
             return None, ""
         except CodecError as error:

@@ -131,9 +131,7 @@ class Load:
             self._thread(f"producer-{kind}", lambda: self._produce(producer, getattr(self, f"_{kind}")))
         )
 
-    def _produce(
-        self, producer: penstock.Producer, once: Callable[[penstock.Producer], list[Send]]
-    ) -> None:
+    def _produce(self, producer: penstock.Producer, once: Callable[[penstock.Producer], list[Send]]) -> None:
         try:
             while not self._stopping.is_set():
                 sends = once(producer)

@@ -178,7 +178,9 @@ def _check_group(history: History, name: str, group: Group, stored: dict[Place, 
     ends = Counter(queue for queue, _ in stored)
     assert next_of == {queue: ends[queue] for queue in range(history.queues)}, f"I13: {name} {next_of} {ends}"
     missed = history.acknowledged - group.done
-    assert not missed, f"I1: {name} is not done with {len(missed)} acknowledged messages: {sorted(missed)[:5]}"
+    assert not missed, (
+        f"I1: {name} is not done with {len(missed)} acknowledged messages: {sorted(missed)[:5]}"
+    )
 
 
 def percentiles(seconds: Sequence[float]) -> str:
@@ -187,4 +189,6 @@ def percentiles(seconds: Sequence[float]) -> str:
         return "none"
     ordered = sorted(seconds)
     p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    return f"p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, max {ordered[-1]:.2f} s of {len(ordered)}"
+    return (
+        f"p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, max {ordered[-1]:.2f} s of {len(ordered)}"
+    )

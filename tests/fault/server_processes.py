@@ -168,7 +168,9 @@ def broker(folder: Path, name_servers: str, *arguments: str, flush: str = "sync"
 
 
 @contextmanager
-def cluster(folder: Path, *arguments: str, flush: str = "sync") -> Iterator[tuple[ServerProcess, ServerProcess]]:
+def cluster(
+    folder: Path, *arguments: str, flush: str = "sync"
+) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     """A name server and a broker that is registered with it."""
     with (
         name_server(folder / "nameserver") as names,

@@ -77,7 +77,9 @@ def test_broker_crash_under_load_loses_nothing_acknowledged(tmp_path: Path, cras
         error.add_note(f"broker crash test failed with PENSTOCK_CRASH_SEED={seed}, {rounds} rounds")
         raise
     print(f"\n[kill -9 of the broker under load, {rounds} rounds, sync flush, seed {seed}] {figures}")
-    print(f"  ready again after {percentiles(ready)}; {recovery_text(history, kills)}; drained {drained:.2f} s")
+    print(
+        f"  ready again after {percentiles(ready)}; {recovery_text(history, kills)}; drained {drained:.2f} s"
+    )
     assert figures.ok > rounds * 20, "the producers hardly sent anything: this proved nothing"
     assert {send.kind for send in history.of(Outcome.OK)} == {"sync", "keyed", "async", "batch"}
     assert max(recovery(history, kills)[0]) < RECOVERY_MAX_S
@@ -175,7 +177,9 @@ def test_a_broker_that_sleeps_for_five_seconds_loses_nothing(tmp_path: Path) -> 
     longest = max(send.ended - send.started for send in history.sends.values())
     sending, consuming = recovery(history, [woke])
     print(f"\n[broker paused for {PAUSE_S:.0f} s (SIGSTOP), sync flush] {figures}")
-    print(f"  {len(late)} sends timed out, the longest send took {longest:.2f} s; after waking up, first send")
+    print(
+        f"  {len(late)} sends timed out, the longest send took {longest:.2f} s; after waking up, first send"
+    )
     print(f"  acknowledged in {sending[0]:.2f} s, delivered in {consuming[0]:.2f} s; drained {drained:.2f} s")
     assert late, "no send noticed that the broker was asleep"
     assert longest < 2 * 1.0 + 2.5, "two attempts of 1 s each, a pause between them, and some slack"

@@ -32,11 +32,14 @@ CONSUMERS: dict[str, Any] = {"suspend_ms": 500, "pull_timeout_ms": 1_500}
 @contextmanager
 def proxied_cluster(folder: Path) -> Iterator[tuple[ServerProcess, ServerProcess, CuttingProxy]]:
     """A name server, and a broker that tells clients the proxy's address."""
-    with CuttingProxy() as proxy, name_server(folder / "nameserver") as names:
-        with broker(folder / "broker", names.address, "--advertise", proxy.address) as node:
-            proxy.forward_to(node.address)
-            wait_known(names.address)
-            yield names, node, proxy
+    with (
+        CuttingProxy() as proxy,
+        name_server(folder / "nameserver") as names,
+        broker(folder / "broker", names.address, "--advertise", proxy.address) as node,
+    ):
+        proxy.forward_to(node.address)
+        wait_known(names.address)
+        yield names, node, proxy
 
 
 def run(
@@ -66,7 +69,7 @@ def run(
 @pytest.mark.invariant("I13")
 @pytest.mark.slow
 def test_connections_that_are_reset_inside_frames(tmp_path: Path, crash_rounds: int) -> None:
-    seed, rounds = chosen_seed(), max(crash_rounds // 10, 3)
+    seed, rounds = chosen_seed(), max(crash_rounds // 12, 3)
     entropy = SeededEntropy(seed)
     cut = 0
 
@@ -76,7 +79,7 @@ def test_connections_that_are_reset_inside_frames(tmp_path: Path, crash_rounds: 
         for _ in range(rounds):
             moments.append(time.monotonic())
             proxy.reset(1 + entropy.below(3_000))
-            time.sleep(0.2 + entropy.fraction() * 0.4)
+            time.sleep(0.1 + entropy.fraction() * 0.4)
             load.check()
         cut = proxy.cut
         return moments
@@ -99,28 +102,26 @@ def test_connections_that_are_reset_inside_frames(tmp_path: Path, crash_rounds: 
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I13")
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["half-open", "one-way"])
-def test_connections_on_which_nothing_comes_back(tmp_path: Path, fault: str) -> None:
-    """Neither side is told that the connection is dead. Whoever asks and is not answered has to find out, and
-    dial again, instead of asking a dead connection for ever."""
+def test_connections_on_which_nothing_comes_back(tmp_path: Path) -> None:
+    """Half-open, then one-way: neither side is told that the connection is dead. Whoever asks and is not answered
+    has to find out, and dial again, instead of asking a dead connection for ever."""
 
     def faults(proxy: CuttingProxy, load: Load) -> list[float]:
         moments = []
-        for _ in range(2):
+        for fault in (proxy.swallow, proxy.deafen):
             moments.append(time.monotonic())
-            proxy.swallow() if fault == "half-open" else proxy.deafen()
-            time.sleep(3.0)
+            fault()
+            time.sleep(2.5)
             load.check()
         return moments
 
     history, figures, moments, drained = run(tmp_path, faults)
     again = sum(send.attempts > 1 for send in history.of(Outcome.OK))
-    print(f"\n[{fault} connections, all of them, twice] {figures}; {again} needed a second attempt")
+    print(f"\n[all connections half-open, then one-way] {figures}; {again} needed a second attempt")
     print(f"  {recovery_text(history, moments)}; drained {drained:.2f} s")
     assert again or history.of(Outcome.UNKNOWN), "no send noticed"
     assert max(recovery(history, moments)[0]) < 3, "sends go on asking a dead connection"
-    if fault == "one-way":
-        assert figures.copies, "requests arrived and answers did not, so retries stored something twice"
+    assert figures.copies, "requests arrived and answers did not, so retries stored something twice"
 
 
 @pytest.mark.fault("F3")
@@ -133,7 +134,7 @@ def test_a_broker_that_cannot_be_reached_for_a_while(tmp_path: Path) -> None:
     def faults(proxy: CuttingProxy, load: Load) -> list[float]:
         proxy.refuse(True)
         proxy.reset()
-        time.sleep(2.0)
+        time.sleep(1.5)
         proxy.refuse(False)
         back = time.monotonic()
         time.sleep(1.0)
@@ -141,6 +142,6 @@ def test_a_broker_that_cannot_be_reached_for_a_while(tmp_path: Path) -> None:
         return [back]
 
     history, figures, moments, drained = run(tmp_path, faults)
-    print(f"\n[broker out of reach for 2 s] {figures}")
+    print(f"\n[broker out of reach for 1.5 s] {figures}")
     print(f"  {recovery_text(history, moments)}; drained {drained:.2f} s")
     assert figures.failed + figures.unknown > 0

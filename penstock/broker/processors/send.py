@@ -182,8 +182,7 @@ class SendProcessor:
             connection.answer(command, self.refuse(command, written.error))
             return
         fields |= self._rules.answer_fields
-        if DURABILITY_FIELD in command.fields:
-            fields[DURABILITY_FIELD] = written.durability.name.lower()
+        fields[DURABILITY_FIELD] = written.durability.name.lower()
         connection.answer(command, command.answer(written.code, written.remark, fields))
 
     def _demand(self, header: SendMessageRequestHeader) -> Durability | None:

@@ -87,6 +87,8 @@ from penstock.protocol.headers.route import (
 )
 from penstock.protocol.headers.send import (
     DURABILITY_FIELD,
+    OUTCOME_FIELD,
+    OUTCOME_UNKNOWN,
     ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageResponseHeader,
@@ -136,6 +138,8 @@ __all__ = [
     "I64",
     "NotifyConsumerIdsChangedRequestHeader",
     "NotifyMinBrokerIdChangeRequestHeader",
+    "OUTCOME_FIELD",
+    "OUTCOME_UNKNOWN",
     "OffsetResponseHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",

@@ -16,6 +16,9 @@ from penstock.protocol.headers.header import I32, I64, Header, WireField, read, 
 # What a Penstock client demands of a send, and what a Penstock broker says it reached: `memory`, `flushed` or
 # `replicated`. RocketMQ knows no such field and ignores it.
 DURABILITY_FIELD = "durability"
+# In a Penstock broker's refusal of a send: `unknown` where the message may be stored all the same.
+OUTCOME_FIELD = "penstockOutcome"
+OUTCOME_UNKNOWN = "unknown"
 
 _LETTERS = {
     "producerGroup": "a",

@@ -225,7 +225,7 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, mode: FlushMode) ->
                 await asyncio.sleep(0)
                 peer.writer.write(chunk[cut:])
             for peer in peers:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     found.append(comparable(await peer.answers(count)))
             for one, other in zip(*found, strict=True):
                 assert one == other
@@ -261,7 +261,7 @@ def run_one(
         peer = await Peer.connect(broker)
         path = broker._fast_path.path
         assert isinstance(path, Counting)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test(broker, peer, path)  # type: ignore[misc]
         peer.writer.close()
         await broker.stop()

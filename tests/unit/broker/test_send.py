@@ -60,7 +60,7 @@ def test_a_message_is_stored_as_it_was_sent(tmp_path: Path, code: int, binary: b
             assert answer.fields["transactionId"] == "U1"
             assert answer.fields["MSG_REGION"] == "DefaultRegion"
             assert answer.fields["TRACE_ON"] == "true"
-            assert DURABILITY_FIELD not in answer.fields
+            assert answer.fields[DURABILITY_FIELD] == "memory"
             [message] = await stored(bench)
             assert (message.topic, message.body, message.queue_id) == ("T", b"body", 0)
             assert (message.flag, message.born_timestamp, message.reconsume_times) == (7, BORN, 0)
@@ -462,11 +462,11 @@ def test_a_batch_that_is_wrong_anywhere_is_refused_whole(tmp_path: Path, case: s
 def test_the_answer_comes_when_the_message_is_as_safe_as_asked(tmp_path: Path, fast: bool) -> None:
     async def scenario() -> None:
         for flush, demand, reached in (
-            (FlushMode.ASYNC, None, None),
+            (FlushMode.ASYNC, None, "memory"),
             (FlushMode.ASYNC, "default", "memory"),
             (FlushMode.ASYNC, "memory", "memory"),
             (FlushMode.ASYNC, "flushed", "flushed"),
-            (FlushMode.SYNC, None, None),
+            (FlushMode.SYNC, None, "flushed"),
             (FlushMode.SYNC, "default", "flushed"),
             (FlushMode.SYNC, "flushed", "flushed"),
             (FlushMode.SYNC, "memory", "memory"),
