@@ -255,6 +255,7 @@ class DelayService:
             except BusyError:
                 if not due:
                     raise
+                wait_ms = 0
                 break  # those before it go first
         self._store_again(level, due)
         return wait_ms

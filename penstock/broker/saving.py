@@ -49,17 +49,26 @@ class TableSaver:
         self._task: asyncio.Task[None] | None = None
         # What the last write failed with, empty if it did not.
         self.failure = ""
+        # Told after each write, whatever came of it, of how many changes were made before it.
+        self.on_written: list[Callable[[int], None]] = []
 
     @property
     def is_clean(self) -> bool:
         """Whether the file holds what the table holds."""
         return self._saved == self._changes
 
-    def changed(self) -> None:
-        """The table is not what the file says any more."""
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    def changed(self, *, hurry: bool = False) -> int:
+        """The table is not what the file says any more; the number of this change. `hurry`: somebody waits."""
         self._changes += 1
-        if self._wake is not None:
+        if self._wake is not None and self._hurry is not None:
             self._wake.set()
+            if hurry:
+                self._hurry.set()
+        return self._changes
 
     def start(self) -> None:
         """Begin to write; what changed before is written at once."""
@@ -134,6 +143,8 @@ class TableSaver:
             self.failure = ""
             self._saved = goal
         is_saved = not self.failure
+        for listener in self.on_written:
+            listener(goal)
         waiters, self._waiters = self._waiters, []
         for wanted, waiter in waiters:
             if wanted > goal:

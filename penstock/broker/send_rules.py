@@ -12,6 +12,8 @@ Owned by the event loop. Rules, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.broker import property_text as text
 from penstock.broker.groups import Groups
 from penstock.broker.locks import QueueLocks
@@ -105,9 +107,15 @@ class SendRules:
         config = self._topics.get(topic)
         if config is None or not self._topics.is_sendable(topic) or topic.startswith(RETRY_PREFIX):
             return 0
+        if self._topics.is_unsaved(topic):
+            return 0
         if self._is_barred(config) or config.filter_type != "SINGLE_TAG" or _is_compacted(config):
             return 0
         return max(config.read_queue_nums, config.write_queue_nums)
+
+    def once_saved(self, topic: str, action: Callable[[], None]) -> None:
+        """Answer a send: the first ones of a topic that they made wait until a crash would not forget it."""
+        self._topics.once_saved(topic, action)
 
     def topic(self, header: SendMessageRequestHeader) -> TopicConfig:
         """The topic of a send; made if it is new and may be."""

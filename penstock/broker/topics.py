@@ -108,9 +108,12 @@ class Topics:
         self.on_change: list[ChangeListener] = []
         # Told of the name of a topic that is gone.
         self.on_delete: list[Callable[[str], None]] = []
+        # Topics made by sends that are not in the file yet: the number of the change, and who waits for it.
+        self._unsaved: dict[str, tuple[int, list[Callable[[], None]]]] = {}
         self.saver = TableSaver(
             ConfigFile(runtime.disk, config / TopicTable.FILE_NAME), self._snapshot, runtime.clock
         )
+        self.saver.on_written.append(self._written)
 
     # -- lifecycle -------------------------------------------------------------------------------------------
 
@@ -236,7 +239,31 @@ class Topics:
         )
         _LOG.info("topic %s is created by a send, %d queues", name, queues)
         self._put(made)
+        if self.saver.is_running:
+            # It may have been made and deleted since the last write: those who wait for that one wait on.
+            _, waiting = self._unsaved.get(name, (0, []))
+            self._unsaved[name] = (self.saver.changed(hurry=True), waiting)
         return made
+
+    def is_unsaved(self, name: str) -> bool:
+        """Whether a topic was made by a send and a crash would still forget it."""
+        return name in self._unsaved
+
+    def once_saved(self, name: str, action: Callable[[], None]) -> None:
+        """Do something when a topic that was made by a send is in the file; at once if it is."""
+        waiting = self._unsaved.get(name)
+        if waiting is None:
+            action()
+        else:
+            waiting[1].append(action)
+
+    def _written(self, changes: int) -> None:
+        """If it failed nobody is kept waiting: the messages are stored, and saving goes on being tried."""
+        for name, (number, actions) in list(self._unsaved.items()):
+            if number <= changes:
+                del self._unsaved[name]
+                for action in actions:
+                    action()
 
     def _model_for(self, name: str, template: str) -> TopicConfig:
         if not self._options.auto_create_topics:

@@ -17,6 +17,8 @@ RESERVED = 256
 PER_QUEUE = 2
 # More than any default needs; a system without a limit names a number too large to ask for.
 ENOUGH = 1 << 20
+# Nobody has to be told of a limit that leaves this many connections or queues.
+MANY = 1_000
 
 
 def raise_limit() -> int:
@@ -50,9 +52,13 @@ def fit(
     if broker is not None and broker.queues_max > queues:
         said.append(f"{queues} queues with messages")
         broker = replace(broker, queues_max=max(queues, 1))
-    if not said:
+    if not said or min(connections, queues if broker is not None else connections) >= MANY:
         return remoting, broker, []
-    return remoting, broker, [
-        f"this process may open only {limit} files, so it takes at most {' and '.join(said)}; raise the limit with "
-        "ulimit -n (LimitNOFILE for systemd)"
-    ]
+    return (
+        remoting,
+        broker,
+        [
+            f"this process may open only {limit} files, so it takes at most {' and '.join(said)}; raise the limit with "
+            "ulimit -n (LimitNOFILE for systemd)"
+        ],
+    )

@@ -14,6 +14,8 @@ from penstock.cli.escaping import one_line
 
 LINES_PER_KIND = 20
 WHILE_S = 10.0
+# Some loggers write what they say into the format itself.
+KINDS_MAX = 1_000
 
 
 class _NotTooOften(logging.Filter):
@@ -25,6 +27,8 @@ class _NotTooOften(logging.Filter):
         self._kinds: dict[tuple[str, int, str], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if len(self._kinds) >= KINDS_MAX:
+            self._kinds.clear()
         kind = record.name, record.levelno, str(record.msg)
         since, written, left_out = self._kinds.get(kind, (record.created, 0, 0))
         if not 0 <= record.created - since < WHILE_S:

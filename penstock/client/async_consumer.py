@@ -103,6 +103,7 @@ class AsyncConsumer:
         self._reports: Reports | None = None
         self._turns: dict[asyncio.Task[Any], Turn] = {}
         self._wishes: list[tuple[str, str, str]] = []
+        self._starting = asyncio.Lock()
         self._is_closed = False
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -114,10 +115,14 @@ class AsyncConsumer:
 
     async def begin(self, handout: Handout | None = None) -> ConsumerCore:
         """Start with a handout of the face's own."""
-        if self._is_closed:
-            raise _closed()
-        if self._core is not None:
-            return self._core
+        async with self._starting:
+            if self._is_closed:
+                raise _closed()
+            if self._core is None:
+                await self._begin(handout)
+            return self.core
+
+    async def _begin(self, handout: Handout | None) -> None:
         instance = await ClientInstance.acquire(
             self.client_options, runtime=self._runtime, tls=self._tls, consumer_group=self.options.group
         )
@@ -139,9 +144,12 @@ class AsyncConsumer:
         self._workers = self._make_workers(core, self._reports)
         ConsumerRequests(core, self._call_listener if self._listener is not None else None)
         wishes, self._wishes = self._wishes, []
-        for topic, expression, sql in wishes:
-            await core.subscribe(topic, expression, sql)
-        return core
+        try:
+            for topic, expression, sql in wishes:
+                await core.subscribe(topic, expression, sql)
+        except BaseException:
+            await self.close()
+            raise
 
     def _make_workers(self, core: ConsumerCore, reports: Reports) -> ThreadWorkers | TaskWorkers | None:
         if self._listener is None:
@@ -168,9 +176,9 @@ class AsyncConsumer:
         if instance is None or core is None:
             return
         self._instance = None
-        turn = self._turns.pop(task, None) if (task := asyncio.current_task()) is not None else None
-        if turn is not None:
-            self._settle(turn.end(done=done))
+        task = asyncio.current_task()
+        if task in self._turns:
+            self._settle(self._turns.pop(task).end(done=done))
         try:
             await core.close(timeout_ms)
         finally:

@@ -167,6 +167,7 @@ class ProcessQueue:
                 self._count -= 1
                 if not run.left:
                     self.bytes -= run.bytes
+                    run.messages = ()  # it may have to wait for an earlier run, its messages need not
         while self._runs and not self._runs[0].left:
             self._runs.popleft()
         if self._on_room is not None and not self.is_full:

@@ -81,7 +81,8 @@ class Rebalancing:
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._missing_ms = MISSING_FIRST_MS
-        self._rounds = 0
+        # Rounds that have begun, and the last one that is over.
+        self._begun = self._over = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._loop: asyncio.Task[None] | None = None
         self._steps: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -142,7 +143,7 @@ class Rebalancing:
     async def settled(self) -> None:
         """Until a round that begins from now on is over and exactly the wanted queues are held."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((self._rounds + 1, waiter))
+        self._waiters.append((self._begun + 1, waiter))
         self.soon()
         await waiter
 
@@ -157,12 +158,13 @@ class Rebalancing:
             except TimeoutError:
                 pass
             self._wake.clear()
+            self._begun += 1
             try:
                 await self._round()
             except Exception:
                 logger.exception("rebalancing group %s failed and is tried again", self._options.group)
                 self._try_again(MEMBERS_RETRY_MS)
-            self._rounds += 1
+            self._over = self._begun
             self._look_settled()
 
     async def _round(self) -> None:
@@ -236,7 +238,7 @@ class Rebalancing:
     def _look_settled(self) -> None:
         if not self._core.is_settled:
             return
-        for waiting in [one for one in self._waiters if one[0] <= self._rounds]:
+        for waiting in [one for one in self._waiters if one[0] <= self._over]:
             self._waiters.remove(waiting)
             if not waiting[1].done():
                 waiting[1].set_result(None)

@@ -114,7 +114,9 @@ class KvConfig:
                 f"the KV config has its limit of {self._options.kv_entries_max} entries",
                 "delete some, or raise kv_entries_max",
             )
-        used = sum(len(name) + len(text) for entries in self._table.values() for name, text in entries.items())
+        used = sum(
+            len(name) + len(text) for entries in self._table.values() for name, text in entries.items()
+        )
         if used + len(key) + len(value) - len(known or "") > self._options.kv_chars_max:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,

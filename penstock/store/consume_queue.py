@@ -8,12 +8,14 @@ The queue is derived from the log: entries wait in memory (`QueueState.tail`), g
 synced before the checkpoint says so; what a crash takes is rebuilt from the log. An entry with size
 0x7FFFFFFF stands for an offset that has no record (before the first one kept, or lost to damage).
 
-Reads and changes happen under the store's append lock; syncing the files needs no lock.
+Reads and changes happen under the store's append lock; syncing the files only keeps them from being deleted
+meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass
 
 from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
@@ -101,6 +103,9 @@ class ConsumeQueue:
         self.min_offset = 0
         self.unsynced_entries = 0
         self._new_folder = False
+        # Held while the files are synced, and while they are deleted with their topic.
+        self._syncing = threading.Lock()
+        self._is_gone = False
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
@@ -369,6 +374,11 @@ class ConsumeQueue:
 
     def sync(self) -> None:
         """Make the files durable, also their names. Takes a copy of the list: files may be added meanwhile."""
+        with self._syncing:
+            if not self._is_gone:
+                self._sync()
+
+    def _sync(self) -> None:
         synced = False
         for queue_file in list(self._files):
             if queue_file.dirty:
@@ -426,5 +436,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Delete the queue with its files."""
-        self.close()
-        self._disk.remove_tree(self._folder)
+        with self._syncing:
+            self._is_gone = True
+            self.close()
+            self._disk.remove_tree(self._folder)

@@ -8,8 +8,9 @@ below it.
 from __future__ import annotations
 
 import json
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +133,8 @@ class QueueTable:
         self._read_only = read_only
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.manifest = Manifest()
+        # The keeper saves the manifest while appends go on, and so may whoever deletes a topic.
+        self._saving = threading.Lock()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self._queues.values()))
@@ -228,24 +231,27 @@ class QueueTable:
         flushed_to: int,
     ) -> None:
         """The values were taken before everything was synced, so it never promises more than there is."""
-        known = {key: end for key, end in ends.items() if key in self._queues}
-        self.manifest.ends = {**self.manifest.ends, **known}
-        self.manifest.index_end = index_end
-        self.manifest.index_files = index_files
-        self.manifest.log_start = log_start
-        self.manifest.flushed_to = flushed_to
-        self._write_manifest()
+        with self._saving:
+            known = {key: end for key, end in ends.items() if key in self._queues}
+            self.manifest.ends = {**self.manifest.ends, **known}
+            self.manifest.index_end = index_end
+            self.manifest.index_files = index_files
+            self.manifest.log_start = log_start
+            self.manifest.flushed_to = flushed_to
+            self._write_manifest()
 
     def expect_start(self, log_start: int) -> None:
         """Retention is about to delete: from now on the log begins here."""
-        self.manifest.log_start = log_start
-        self._write_manifest()
+        with self._saving:
+            self.manifest.log_start = log_start
+            self._write_manifest()
 
-    def _write_manifest(self) -> None:
+    def _write_manifest(self, without: Container[tuple[str, int]] = ()) -> None:
         self.manifest.segment_size_bytes = self._options.segment_size_bytes
         self.manifest.queue_file_entries = self._options.queue_file_entries
         for key, queue in list(self._queues.items()):
-            self.manifest.starts[key] = queue.first_offset
+            if key not in without:
+                self.manifest.starts[key] = queue.first_offset
         write_atomically(self._disk, self._paths.manifest, self.manifest.encode())
 
     def remove(self, topics: frozenset[str], log_end: int) -> list[str]:
@@ -256,20 +262,23 @@ class QueueTable:
         doomed = {key: queue for key, queue in self._queues.items() if key[0] in topics}
         if not doomed:
             return []
-        for topic, queue_id in doomed:
-            self.manifest.deleted[topic] = log_end
-            self.manifest.ends.pop((topic, queue_id), None)
-            self.manifest.starts.pop((topic, queue_id), None)
-        self._write_manifest()
-        for key, queue in doomed.items():
-            self._dispatcher.remove_queue(queue.state)
-            del self._queues[key]
+        with self._saving:
+            for topic, queue_id in doomed:
+                self.manifest.deleted[topic] = log_end
+                self.manifest.ends.pop((topic, queue_id), None)
+                self.manifest.starts.pop((topic, queue_id), None)
+            self._write_manifest(without=doomed)
+            for key, queue in doomed.items():
+                self._dispatcher.remove_queue(queue.state)
+                del self._queues[key]
+        for queue in doomed.values():
             queue.destroy()
         return sorted({topic for topic, _ in doomed})
 
     def forget_deleted(self, log_min: int) -> None:
         """The log no longer has records of topics deleted before `log_min`."""
-        self.manifest.deleted = {t: at for t, at in self.manifest.deleted.items() if at > log_min}
+        with self._saving:
+            self.manifest.deleted = {t: at for t, at in self.manifest.deleted.items() if at > log_min}
 
     def close(self) -> None:
         for queue in self:

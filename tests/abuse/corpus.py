@@ -75,7 +75,9 @@ V1 = {
 LETTERS = dict(zip(V1, "abcdefghijklmn", strict=True))
 V2 = {LETTERS[name]: value for name, value in V1.items() if name != "maxReconsumeTimes"}
 BATCH = b"".join(
-    encode_batch_record(b"item %d" % n, properties(UNIQ_KEY=f"{UNIQUE}{n}", TAGS="a", WAIT="true").encode(), n)
+    encode_batch_record(
+        b"item %d" % n, properties(UNIQ_KEY=f"{UNIQUE}{n}", TAGS="a", WAIT="true").encode(), n
+    )
     for n in range(4)
 )
 PULL = {
@@ -214,7 +216,9 @@ NAME_SERVER_REQUESTS = (
     request(103, REGISTRATION.encode_compressed(401), "zlib", **REGISTER, compressed=True),
     Request(
         103,
-        request(103, **REGISTER, compressed=True, enableActingMaster=True, heartbeatTimeoutMillis=1_000).fields,
+        request(
+            103, **REGISTER, compressed=True, enableActingMaster=True, heartbeatTimeoutMillis=1_000
+        ).fields,
         REGISTRATION.encode_compressed(479),
         479,
         "zlib",

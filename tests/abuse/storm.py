@@ -134,7 +134,12 @@ class Storm:
             self.report.surprises[(answer.remark or "")[:200]] += 1
 
     async def _last(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: Expected, frame: bytes, number: int
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        what: Expected,
+        frame: bytes,
+        number: int,
     ) -> None:
         """A frame that ends the connection, by the server or, if it has to wait for more of it, by us."""
         try:

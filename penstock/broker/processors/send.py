@@ -1,8 +1,9 @@
 """Sends: one message (10, 310) or a batch (310, 320).
 
 The handler checks, stores and answers; the answer comes at once or, where the message has to be on disk first,
-when it is (`writing.py`). Every answer, also a refusal, carries region and trace switch; one-way sends get
-none. A message that nobody has given a unique key gets one.
+when it is (`writing.py`); the first answers of a topic that a send has made wait until the topic is saved, too.
+Every answer, also a refusal, carries region and trace switch; one-way sends get none. A message that nobody has
+given a unique key gets one.
 
 Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
@@ -145,7 +147,10 @@ class SendProcessor:
             demand = Durability.MEMORY
 
         def done(written: Written) -> None:
-            self.answer_stored(connection, command, request, place.real_queue_id, unique, written)
+            answer = partial(
+                self.answer_stored, connection, command, request, place.real_queue_id, unique, written
+            )
+            self._rules.once_saved(config.name, answer)
 
         self._writer.append(place.topic, (request,), demand, done)
         if self._learn is not None and not level and dead is None:
@@ -223,7 +228,7 @@ class SendProcessor:
             }
             if unique := pairs.get(text.UNIQ_KEY):
                 fields["transactionId"] = unique
-            self._answer(connection, command, fields, written)
+            self._rules.once_saved(config.name, partial(self._answer, connection, command, fields, written))
 
         self._writer.append_batch(
             config.name,

@@ -1,7 +1,7 @@
 """Servers and client drivers, shared by all tests of a session and run one server at a time.
 
-The tests of a server are run together: pytest groups them by the session-scoped `server`. Tests with the real RocketMQ
-come first: they show that the tests themselves are right.
+All tests of a server run together, those with the real RocketMQ first: they show that the tests themselves are right. Of
+each server's tests the cross-check comes first, on fresh data.
 """
 
 from __future__ import annotations
@@ -25,6 +25,21 @@ from tests.interop.wire.rocketmq_server import RocketMQ  # noqa: E402
 
 T = TypeVar("T")
 SERVERS: dict[str, Callable[[Path], Server]] = {"rocketmq": RocketMQ, "penstock": Penstock}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After pytest's own grouping by fixtures, which would start a server for each kind of client."""
+    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    others = [item for item in items if item not in here]
+    items[:] = [*others, *sorted(here, key=_turn)]
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool, str]:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    names = list(SERVERS)
+    server = parameters.get("server", names[-1])
+    return names.index(server), "cross_check" not in item.path.name, item.path.name
 
 
 def _or_skip(prepare: Callable[[], T], missing: str | None) -> T:

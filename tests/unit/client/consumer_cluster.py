@@ -52,6 +52,7 @@ class ScriptedBroker:
         self.heartbeats: list[HeartbeatData] = []
         self.commits: list[int] = []
         self.locks: list[LockBatchRequestBody] = []
+        self.topics = {"T"}
         self.stored_offset: int | None = 0
         self.grants_locks = True
         self.answers: dict[int, Callable[[Command], Command | None]] = {}
@@ -94,7 +95,7 @@ class ScriptedBroker:
             return given(request)
         match request.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                if request.fields["topic"] != "T":
+                if request.fields["topic"] not in self.topics:
                     return request.answer(ResponseCode.TOPIC_NOT_EXIST)
                 route = TopicRouteData((BrokerData("c", "b", {0: self.address}),), (QueueData("b", 1, 1, 6),))
                 return request.answer(body=route.encode())

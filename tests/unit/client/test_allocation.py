@@ -138,7 +138,6 @@ BROKERS = st.sampled_from(["a@b1", "a@b2", "b@b1", "c@b1", "plain"])
 QUEUES = st.sets(st.builds(MessageQueue, st.just("T"), BROKERS, st.integers(0, 15)))
 
 
-@pytest.mark.seed("S3-35")
 @pytest.mark.invariant("I10")
 @given(MEMBERS, QUEUES, st.sampled_from(sorted(STRATEGIES)))
 def test_every_queue_has_exactly_one_owner(

@@ -26,6 +26,8 @@ def address() -> Iterator[str]:
 # -- iterating ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("S2-47")
+@pytest.mark.seed("S3-21")
 def test_iterating_gives_what_was_sent_and_remembers_it(address: str) -> None:
     sent = numbered(50)
     send(address, "T", *sent)
@@ -265,6 +267,7 @@ def _end(consumer: Consumer, queue: MessageQueue) -> int:
     return consumer._run(consumer._async.core.calls.end_offset(queue))
 
 
+@pytest.mark.seed("S3-14")
 def test_auto_commit_counts_a_poll_when_the_next_one_comes(address: str) -> None:
     send(address, "T", *numbered(6), queue_key="k")
     with Consumer(address, group="g", start_from="first", auto_commit=True) as consumer:
@@ -424,6 +427,23 @@ def test_async_iteration_and_poll(address: str) -> None:
             assert await consumer.committed(queues[0]) == 6
             await consumer.seek_to_time(queues[0], 0)
             assert (await consumer.poll(1, 5))[0].body == b"0"
+
+    asyncio.run(scenario())
+
+
+def test_a_wish_that_cannot_be_granted_fails_the_start(address: str) -> None:
+    async def scenario() -> None:
+        consumer = AsyncConsumer(address, group="g")
+        await consumer.subscribe("no topic")
+        with pytest.raises(OptionError):
+            await consumer.start()
+        with pytest.raises(ClientClosedError):
+            await consumer.start()
+        both = AsyncConsumer(address, group="g")
+        first, second = await asyncio.gather(both.begin(), both.begin())
+        assert first is second
+        await both.close()
+        await both.close()
 
     asyncio.run(scenario())
 

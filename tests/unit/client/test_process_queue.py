@@ -1,5 +1,7 @@
 """Messages in flight: the lowest that is not done counts, and pulling pauses before there are too many."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +88,17 @@ def test_bytes_are_held_as_long_as_any_message_of_their_pull_is() -> None:
     assert owner.bytes == whole
     owner.done(messages[:1])
     assert owner.bytes == 0
+
+
+def test_what_is_done_is_not_kept_for_the_sake_of_one_that_hangs() -> None:
+    owner = make()
+    owner.put([received(0)], 1)
+    message = received(1)
+    gone = sys.getrefcount(message)
+    owner.put([message], 2)
+    assert sys.getrefcount(message) > gone
+    assert owner.done([message]) == 0
+    assert sys.getrefcount(message) == gone
 
 
 def test_the_defaults_are_those_of_the_reference() -> None:

@@ -244,6 +244,7 @@ def test_pulling_pauses_while_too_much_is_not_done() -> None:
     run(endless, body, queue_messages_max=30)
 
 
+@pytest.mark.seed("S1-88")
 def test_a_slave_is_pulled_from_when_the_broker_says_so() -> None:
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
         slave = ScriptedBroker()
