@@ -58,7 +58,7 @@ def fit(
         remoting,
         broker,
         [
-            f"this process may open only {limit} files, so it takes at most {' and '.join(said)}; raise the limit with "
-            "ulimit -n (LimitNOFILE for systemd)"
+            f"this process may open only {limit} files, so it takes at most {' and '.join(said)}; raise the limit "
+            "with ulimit -n (LimitNOFILE for systemd)"
         ],
     )

@@ -11,7 +11,6 @@ import time
 
 from penstock.cli.escaping import one_line
 
-
 LINES_PER_KIND = 20
 WHILE_S = 10.0
 # Some loggers write what they say into the format itself.

@@ -72,6 +72,9 @@ class StartOffsets:
 
     async def _young(self, queue: MessageQueue) -> int | None:
         """The first offset of a queue that has lost nothing yet."""
+        if await self._calls.end_offset(queue) <= 0:
+            # Asked first: an empty queue counts as not young, and a message may come between two questions.
+            return 0
         if not self._broadcasting:
             return await self._calls.committed(queue, zero_if_young=True)
         first = await self._calls.first_offset(queue)

@@ -44,4 +44,6 @@ def check_message(message: Message, queue_id: int, options: StoreOptions) -> byt
 def check_batch(batch: bytes, size_max: int) -> None:
     """Refuse a batch over the limit."""
     if len(batch) > size_max:
-        raise MessageTooLargeError(f"batch has {len(batch)} bytes, the limit is {size_max}", "send smaller batches")
+        raise MessageTooLargeError(
+            f"batch has {len(batch)} bytes, the limit is {size_max}", "send smaller batches"
+        )

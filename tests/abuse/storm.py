@@ -3,7 +3,8 @@
 A worker has one connection at a time. Frames that leave the connection usable go out in runs; behind each run goes
 an honest question, and until its answer comes everything else that comes is an answer to the run or a request of
 the server's own. A frame that has to close the connection goes last, and the close is waited for. So every frame
-is one that the server really got, and a server that hangs, or does not close, or closes without cause, is found.
+is one that the server really got, and a server that hangs, forgets to answer, does not close or closes without
+cause is found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,22 @@ PROBE_FIRST = 0x70000000
 # Frames between two honest questions, and questions on one connection.
 RUN = 40
 RUNS = 25
+# Every so many connections are kept until all that they are owed has come.
+SETTLE_EVERY = 8
 PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server and what may be expected of it."""
+
+    address: str
+    # An honest question that needs nothing to be there.
+    question: Command
+    # Requests whose answers may come after those to later requests ...
+    later: frozenset[int]
+    # ... and those whose answers may take long, because they wait for messages or for a client.
+    held: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -35,29 +51,23 @@ class Report:
     awaited: int = 0
     connections: int = 0
     codes: Counter[int] = field(default_factory=Counter)
-    # By code, the number of a frame whose answer did not come before that to a later question.
-    unanswered: dict[int, int] = field(default_factory=dict)
-    # Remarks that begin like an exception nobody thought of.
+    # Answers that begin like an exception nobody thought of.
     surprises: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         codes = ", ".join(f"{code}: {count}" for code, count in sorted(self.codes.items()))
         return (
-            f"{self.frames} frames over {self.connections} connections, {sum(self.codes.values())} answers for"
-            f" {self.owed} owed, {self.closed} closed, {self.awaited} cut off; codes {codes}"
+            f"{self.frames} frames over {self.connections} connections, {sum(self.codes.values())} answers of"
+            f" {self.owed} owed, {self.closed} closed for, {self.awaited} cut off; codes {codes}"
         )
 
 
 class Storm:
     """Takes frames by number from one mutator; any number of workers share it."""
 
-    def __init__(self, address: str, mutator: Mutator, probe: Command, later: frozenset[int]) -> None:
-        """`later` are the codes whose answers may come when those to later requests have come."""
-        host, _, port = address.rpartition(":")
-        self._place = host, int(port)
+    def __init__(self, target: Target, mutator: Mutator) -> None:
+        self._target = target
         self._mutator = mutator
-        self._probe = probe
-        self._later = later
         self._probes = itertools.count(PROBE_FIRST)
         self.report = Report()
 
@@ -67,91 +77,134 @@ class Storm:
         await asyncio.gather(*(self._work(numbers) for _ in range(workers)))
 
     async def _work(self, numbers: Iterator[int]) -> None:
-        while await self._connection(numbers):
-            pass
-
-    async def _connection(self, numbers: Iterator[int]) -> bool:
-        """One connection until it is used up; whether there are frames left."""
-        reader, writer = await asyncio.open_connection(*self._place, limit=1 << 20)
-        self.report.connections += 1
-        try:
-            for _ in range(RUNS):
-                run, owed, last = bytearray(), {}, None
-                for number in itertools.islice(numbers, RUN):
-                    frame = self._mutator.frame(number)
-                    what, answers = expected(frame)
-                    self.report.frames += 1
-                    if what is not Expected.HANDLED:
-                        last = what, frame, number
-                        break
-                    run += frame
-                    owed.update((opaque, (code, number)) for code, opaque in answers)
-                self.report.owed += len(owed)
-                if not run and last is None:
-                    return False
-                await self._question(reader, writer, bytes(run), owed)
-                if last is not None:
-                    await self._last(reader, writer, *last)
-                    return True
-            return True
-        finally:
-            writer.close()
+        host, _, port = self._target.address.rpartition(":")
+        is_more = True
+        while is_more:
+            self.report.connections += 1
+            reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+            peer = _Peer(self, reader, writer, settles=self.report.connections % SETTLE_EVERY == 0)
             try:
-                await writer.wait_closed()
-            except OSError:
-                pass
+                is_more = await peer.talk(numbers)
+            finally:
+                await peer.close()
 
-    async def _question(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        run: bytes,
-        owed: dict[int, tuple[int, int]],
-    ) -> None:
-        """Send a run and an honest question behind it; read until the question is answered."""
-        self._probe.opaque = opaque = next(self._probes)
-        writer.write(run + encode_frame(self._probe))
-        async with asyncio.timeout(PATIENCE_S):
-            await writer.drain()
-            while True:
-                head = await reader.readexactly(4)
-                frame = head + await reader.readexactly(struct.unpack(">i", head)[0])
-                answer = decode_frame(frame, 0, len(frame))
-                if not answer.is_response:
-                    continue
-                if answer.opaque == opaque:
-                    break
-                owed.pop(answer.opaque, None)
-                self._count(answer)
-        for code, number in owed.values():
-            if code not in self._later:
-                self.report.unanswered[code] = number
+    @property
+    def target(self) -> Target:
+        return self._target
 
-    def _count(self, answer: Command) -> None:
+    def make(self, number: int) -> bytes:
+        self.report.frames += 1
+        return self._mutator.frame(number)
+
+    def question(self) -> tuple[bytes, int]:
+        asked = self._target.question
+        asked.opaque = next(self._probes)
+        return encode_frame(asked), asked.opaque
+
+    def count(self, answer: Command) -> None:
         self.report.codes[answer.code] += 1
         word = (answer.remark or "").split(":", 1)[0]
         if answer.code == 1 and word.endswith(("Error", "Exception")):
             self.report.surprises[(answer.remark or "")[:200]] += 1
 
-    async def _last(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        what: Expected,
-        frame: bytes,
-        number: int,
+
+class _Peer:
+    """One connection."""
+
+    def __init__(
+        self, storm: Storm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, settles: bool
     ) -> None:
-        """A frame that ends the connection, by the server or, if it has to wait for more of it, by us."""
+        self._storm = storm
+        self._reader = reader
+        self._writer = writer
+        self._settles = settles
+        # By opaque: the code and the number of a frame whose answer has not come.
+        self._owed: dict[int, tuple[int, int]] = {}
+
+    async def talk(self, numbers: Iterator[int]) -> bool:
+        """Until the connection is used up; whether there are frames left."""
+        for _ in range(RUNS):
+            run, last = self._gather(numbers)
+            if not run and last is None:
+                return False
+            await self._send(run)
+            if last is not None:
+                break
+        else:
+            last = None
+        if self._settles:
+            await self._settle()
+        if last is not None:
+            await self._end(*last)
+        return True
+
+    def _gather(self, numbers: Iterator[int]) -> tuple[bytes, tuple[Expected, bytes, int] | None]:
+        """Frames for one run, and the one that ends the connection if it came to that."""
+        run = bytearray()
+        for number in itertools.islice(numbers, RUN):
+            frame = self._storm.make(number)
+            what, owed = expected(frame)
+            if what is not Expected.HANDLED:
+                return bytes(run), (what, frame, number)
+            run += frame
+            for code, opaque in owed:
+                self._storm.report.owed += 1
+                self._owed[opaque] = code, number
+        return bytes(run), None
+
+    async def _send(self, run: bytes) -> None:
+        """A run and an honest question behind it; read until the question is answered."""
+        question, opaque = self._storm.question()
+        self._writer.write(run + question)
+        async with asyncio.timeout(PATIENCE_S):
+            await self._writer.drain()
+            while await self._read() != opaque:
+                pass
+        target = self._storm.target
+        late = {item for item in self._owed.values() if item[0] not in target.later | target.held}
+        assert not late, f"code and number of frames that were passed over: {sorted(late)[:10]}"
+
+    async def _read(self) -> int | None:
+        """Take one frame; its opaque if it is an answer."""
+        head = await self._reader.readexactly(4)
+        frame = head + await self._reader.readexactly(struct.unpack(">i", head)[0])
+        answer = decode_frame(frame, 0, len(frame))
+        if not answer.is_response:
+            return None
+        if self._owed.pop(answer.opaque, None) is not None:
+            self._storm.count(answer)
+        return answer.opaque
+
+    async def _settle(self) -> None:
+        """All answers come in the end."""
+        held = self._storm.target.held
         try:
-            writer.write(frame)
-            if what is Expected.AWAITED:
-                self.report.awaited += 1
-                return
-            self.report.closed += 1
             async with asyncio.timeout(PATIENCE_S):
-                while await reader.read(1 << 16):
+                while any(code not in held for code, _ in self._owed.values()):
+                    await self._read()
+        except TimeoutError:
+            left = [item for item in self._owed.values() if item[0] not in held]
+            raise AssertionError(f"code and number of frames that were not answered: {left[:10]}") from None
+
+    async def _end(self, what: Expected, frame: bytes, number: int) -> None:
+        """A frame that ends the connection, by the server or, if it has to wait for more of it, by us."""
+        self._writer.write(frame)
+        if what is Expected.AWAITED:
+            self._storm.report.awaited += 1
+            return
+        self._storm.report.closed += 1
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while await self._reader.read(1 << 16):
                     pass
         except ConnectionError:
             pass  # it did not even read all of it
         except TimeoutError:
             raise AssertionError(f"frame {number} should close its connection: {frame[:300]!r}") from None
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            pass

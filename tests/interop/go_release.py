@@ -41,7 +41,9 @@ def prepare_driver() -> Path:
     home.mkdir(parents=True, exist_ok=True)
     (CACHE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
     sources = sorted(path for path in _GO_DIR.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-    fingerprint = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in sources)).hexdigest()
+    fingerprint = hashlib.sha256(
+        b"".join(path.name.encode() + path.read_bytes() for path in sources)
+    ).hexdigest()
     binary, stamp = home / "driver", home / "driver.stamp"
     with open(home / "prepare.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

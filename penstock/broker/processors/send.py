@@ -154,7 +154,7 @@ class SendProcessor:
 
         self._writer.append(place.topic, (request,), demand, done)
         if self._learn is not None and not level and dead is None:
-            self._learn(config.name, queue_id)
+            self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
 
     def _check_size(self, command: Command) -> None:
         if len(command.body) > self._body_bytes_max:
@@ -241,7 +241,7 @@ class SendProcessor:
             done,
         )
         if self._learn is not None:
-            self._learn(config.name, queue_id)
+            self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
 
     def _check_batch(
         self, header: SendMessageRequestHeader, config: TopicConfig, body: bytes | bytearray

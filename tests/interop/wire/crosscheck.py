@@ -130,7 +130,9 @@ class Recorder:
                 self._flatten(flat, f"{path}.{self._key(key)}", inner)
         elif isinstance(value, list) and value:
             # Sets are written as lists in no order of their own; records keep theirs.
-            ordered = value if isinstance(value[0], dict) and "queueOffset" in value[0] else sorted(value, key=repr)
+            ordered = (
+                value if isinstance(value[0], dict) and "queueOffset" in value[0] else sorted(value, key=repr)
+            )
             for index, inner in enumerate(ordered):
                 at = self._list_key(inner, index)
                 self._flatten(flat, f"{path}[{at}]", inner)
@@ -186,7 +188,9 @@ class Recorder:
     def _offset_ids(self, text: str) -> str:
         host, _, port = self.server.broker.rpartition(":")
         prefix = bytes(map(int, host.split("."))).hex().upper() + f"{int(port):08X}"
-        return re.sub(f"{prefix}([0-9A-F]{{16}})", lambda found: f"<id of {self.place(int(found[1], 16))}>", text)
+        return re.sub(
+            f"{prefix}([0-9A-F]{{16}})", lambda found: f"<id of {self.place(int(found[1], 16))}>", text
+        )
 
 
 def _dialect(body: bytes) -> str:

@@ -24,7 +24,9 @@ class Row:
 
     def covers(self, step: str, field: str, values: tuple[str, str]) -> bool:
         patterns = (self.step, self.field, self.rocketmq, self.penstock)
-        return all(_matches(pattern, text) for pattern, text in zip(patterns, (step, field, *values), strict=True))
+        return all(
+            _matches(pattern, text) for pattern, text in zip(patterns, (step, field, *values), strict=True)
+        )
 
 
 def read_rows(heading: str) -> list[Row]:

@@ -19,7 +19,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _FIXED = struct.Struct(">hbhii")
-_LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS")
+_LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+)
 CLIENT_VERSION = 479
 
 
@@ -149,9 +162,7 @@ class Wire:
         host, port = self._socket.getsockname()[:2]
         return f"{host}:{port}"
 
-    def send(
-        self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", **more: Any
-    ) -> int:
+    def send(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", **more: Any) -> int:
         """Writes a request; its opaque."""
         frame = Frame(code, dict(fields or {}), body, **more)
         frame.opaque = next(self._opaque)

@@ -23,6 +23,8 @@ _SIDE_BY_SIDE = 12
 # mqadmin puts bodies of messages there and says so; nothing can change the place.
 _BODY_PATH = re.compile(r"Message Body Path: +(/tmp/rocketmq/msgbodys/\S+)")
 _OF_OTHERS = re.compile(r"%RETRY%|%DLQ%|(session|topic|go-|py-)[\w-]*$")
+# One line for each delay level that was used.
+_LEVELS = re.compile(r"scheduleMessageOffset_\d+")
 _NOISE = re.compile(r"^(WARN |\tat |See https?:|For more information|\t\.\.\. )")
 _WORDS = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d([,:]\d{3})?"), "<time>"),
@@ -53,8 +55,12 @@ class Printed:
 
     def flat(self) -> dict[str, str]:
         """Exit code and lines by number, with what can only differ replaced and runs of blanks as one."""
-        lines = [" ".join(_worded(line).split()) for line in self.output.splitlines() if not _NOISE.match(line)]
-        return {"exit": str(self.exit_code)} | {f"line {i}": line for i, line in enumerate(filter(None, lines), 1)}
+        lines = [
+            " ".join(_worded(line).split()) for line in self.output.splitlines() if not _NOISE.match(line)
+        ]
+        return {"exit": str(self.exit_code)} | {
+            f"line {i}": line for i, line in enumerate(filter(None, lines), 1)
+        }
 
     def sorted(self) -> dict[str, str]:
         """The same for lists that have no order: each line is its own name. What other tests left is left out."""
@@ -64,8 +70,11 @@ class Printed:
 
     def keyed(self) -> dict[str, str]:
         """The same for `name : value` lines: values are figures, names are compared."""
-        names = (line.partition(":")[0].strip() for line in self.output.splitlines() if ":" in line)
-        return {"exit": str(self.exit_code)} | {re.sub(r"_/.*", "_<path>", name): "<figure>" for name in names}
+        lines = (line for line in self.output.splitlines() if ":" in line and not _LEVELS.match(line))
+        names = (line.partition(":")[0].strip() for line in lines)
+        return {"exit": str(self.exit_code)} | {
+            re.sub(r"_/.*", "_<path>", name): "<figure>" for name in names
+        }
 
 
 def _worded(line: str) -> str:

@@ -55,7 +55,15 @@ class Penstock:
         return process
 
     def _start(self, role: str, address: str, *options: str) -> Background:
-        command = [sys.executable, "-m", "penstock.cli.main", role, "--json", "--data", str(self._directory / role)]
+        command = [
+            sys.executable,
+            "-m",
+            "penstock.cli.main",
+            role,
+            "--json",
+            "--data",
+            str(self._directory / role),
+        ]
         log = self._directory / f"{role}.log"
         log.unlink(missing_ok=True)
         process = Background([*command, "--port", address.rpartition(":")[2], *options], log)

@@ -101,7 +101,15 @@ class RocketMQ:
         options = [*JVM_OPTIONS, f"-Xmx{heap_mib}m", f"-Duser.home={self._directory}"]
         options += ["-Drocketmq.broker.diskSpaceWarningLevelRatio=0.995"]
         class_path = f"{self._home / 'classes'}:{self._home / 'lib'}/*"
-        command = ["java", *options, "-cp", class_path, f"org.apache.rocketmq.{module}.{main}", "-c", str(config)]
+        command = [
+            "java",
+            *options,
+            "-cp",
+            class_path,
+            f"org.apache.rocketmq.{module}.{main}",
+            "-c",
+            str(config),
+        ]
         environment = {"ROCKETMQ_HOME": str(self._directory), "NAMESRV_ADDR": ""}
         return Background(command, self._directory / f"{module}.log", environment=environment)
 
@@ -137,4 +145,10 @@ def client_command(version: str, directory: Path) -> list[str]:
     options = [*JVM_OPTIONS, "-Xmx256m", f"-Duser.home={directory}"]
     # Shares are computed anew every second and not every 20, for topics whose route comes after their consumer.
     options += ["-Drocketmq.client.rebalance.waitInterval=1000"]
-    return ["java", *options, "-cp", f"{home / 'classes'}:{home / 'lib'}/*", "penstock.interop.client.ClientTool"]
+    return [
+        "java",
+        *options,
+        "-cp",
+        f"{home / 'classes'}:{home / 'lib'}/*",
+        "penstock.interop.client.ClientTool",
+    ]

@@ -59,9 +59,15 @@ def group_config(name: str, **changes: Any) -> bytes:
 def _groups(recorder: Recorder, wire: Wire) -> None:
     recorder.call("create group", wire, 200, body=group_config("session-made", retryMaxTimes=3))
     recorder.call("create group, bad name", wire, 200, body=group_config("bad group!"))
-    recorder.call("create groups", wire, 225, body=b'{"groupConfigList":[' + group_config("session-listed") + b"]}")
-    recorder.call("create group that may not consume", wire, 200, body=group_config("session-shut", consumeEnable=False))
-    recorder.call("pull of a group that may not consume", wire, 11, pull_fields(0, consumerGroup="session-shut"))
+    recorder.call(
+        "create groups", wire, 225, body=b'{"groupConfigList":[' + group_config("session-listed") + b"]}"
+    )
+    recorder.call(
+        "create group that may not consume", wire, 200, body=group_config("session-shut", consumeEnable=False)
+    )
+    recorder.call(
+        "pull of a group that may not consume", wire, 11, pull_fields(0, consumerGroup="session-shut")
+    )
     recorder.call("group config", wire, 352, {"group": "session-made"})
     recorder.call("group config, made by a heartbeat", wire, 352, {"group": GROUP})
     recorder.call("group config, absent", wire, 352, {"group": "session-none"})
@@ -86,12 +92,16 @@ def _progress(recorder: Recorder, wire: Wire) -> None:
     recorder.call("subscription, absent", wire, 345, {"group": GROUP, "topic": "session-mute"})
     recorder.call("time span", wire, 303, {"topic": TOPIC, "group": GROUP})
     recorder.call("time span, absent topic", wire, 303, {"topic": "none", "group": GROUP})
-    recorder.call("correction offsets", wire, 308, {"compareGroup": GROUP, "topic": TOPIC, "filterGroups": ""})
+    recorder.call(
+        "correction offsets", wire, 308, {"compareGroup": GROUP, "topic": TOPIC, "filterGroups": ""}
+    )
     recorder.call("all offsets", wire, 43)
     recorder.call("producers", wire, 328)
     copy = {"srcGroup": GROUP, "destGroup": "session-made", "topic": TOPIC, "offline": "false"}
     recorder.call("copy offsets", wire, 314, copy)
-    recorder.call("copied offset", wire, 14, {"consumerGroup": "session-made", "topic": TOPIC, "queueId": "2"})
+    recorder.call(
+        "copied offset", wire, 14, {"consumerGroup": "session-made", "topic": TOPIC, "queueId": "2"}
+    )
 
 
 def _relays(recorder: Recorder, wire: Wire, member: Wire) -> None:
@@ -118,7 +128,9 @@ def _relays(recorder: Recorder, wire: Wire, member: Wire) -> None:
     opaque = wire.send(223, {"topic": TOPIC, "group": GROUP, "clientAddr": ""})
     asked = member.await_request(221)
     recorder.note("status, as asked of the client", asked)
-    member.reply(asked, body=b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"session"}:4}}')
+    member.reply(
+        asked, body=b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"session"}:4}}'
+    )
     recorder.note("status", wire.answer(opaque))
     recorder.call("status, absent group", wire, 223, {"topic": TOPIC, "group": "session-none-4"})
 
@@ -135,7 +147,9 @@ def _replies(recorder: Recorder, wire: Wire, member: Wire) -> None:
     member.reply(pushed)
     recorder.note("reply", wire.answer(opaque))
     lost = property_text({**asking, "REPLY_TO_CLIENT": "none", "UNIQ_KEY": "R2"})
-    recorder.call("reply to nobody", wire, 324, send_fields("DefaultCluster_REPLY_TOPIC", properties=lost), b"reply")
+    recorder.call(
+        "reply to nobody", wire, 324, send_fields("DefaultCluster_REPLY_TOPIC", properties=lost), b"reply"
+    )
 
 
 def _resets(recorder: Recorder, wire: Wire, member: Wire) -> None:
@@ -143,7 +157,9 @@ def _resets(recorder: Recorder, wire: Wire, member: Wire) -> None:
     reset = {"topic": TOPIC, "group": GROUP, "timestamp": "1000", "isForce": "true"}
     recorder.call("reset offsets by time", wire, 222, reset)
     member.listen(0.3)
-    recorder.note_value("reset, requests pushed to the client", sorted({frame.code for frame in member.asked}))
+    recorder.note_value(
+        "reset, requests pushed to the client", sorted({frame.code for frame in member.asked})
+    )
     at = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "2"}
     recorder.call("offset after reset", wire, 14, at)
     recorder.call("commit after reset", wire, 15, {**at, "commitOffset": "2"})
@@ -172,7 +188,11 @@ def _broker(recorder: Recorder, wire: Wire) -> None:
     recorder.call("statistics", wire, 315, counted)
     recorder.call("statistics, absent name", wire, 315, {**counted, "statsName": "NONE"})
     recorder.call("statistics, absent key", wire, 315, {**counted, "statsKey": "none"})
-    for step, code in (("clean expired queues", 306), ("delete expired log", 329), ("clean unused topics", 316)):
+    for step, code in (
+        ("clean expired queues", 306),
+        ("delete expired log", 329),
+        ("clean unused topics", 316),
+    ):
         recorder.call(step, wire, code)
 
 
@@ -187,9 +207,20 @@ def _not_there(recorder: Recorder, wire: Wire) -> None:
         "msgId": "U1",
     }
     recorder.call("end of a transaction that never was", wire, 37, end)
-    assignment = {"clientId": "client-9", "consumerGroup": GROUP, "messageModel": "CLUSTERING", "strategyName": "AVG"}
+    assignment = {
+        "clientId": "client-9",
+        "consumerGroup": GROUP,
+        "messageModel": "CLUSTERING",
+        "strategyName": "AVG",
+    }
     recorder.call("query assignment", wire, 400, body=_json({**assignment, "topic": TOPIC}))
-    pop = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "maxMsgNums": "1", "invisibleTime": "60000"}
+    pop = {
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "maxMsgNums": "1",
+        "invisibleTime": "60000",
+    }
     pop |= {"pollTime": "0", "bornTime": "0", "initMode": "0"}
     recorder.call("pop", wire, 200050, {**pop, "maxMsgNums": "33"})
     recall = {"producerGroup": "p", "topic": TOPIC, "recallHandle": "none"}

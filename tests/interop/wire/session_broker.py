@@ -31,10 +31,22 @@ class _UniqueKeys:
 _UNIQUE = _UniqueKeys()
 _LETTERS = dict(
     zip(
-        (
-            "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties "
-            "reconsumeTimes unitMode maxReconsumeTimes batch bname"
-        ).split(),
+        [
+            "producerGroup",
+            "topic",
+            "defaultTopic",
+            "defaultTopicQueueNums",
+            "queueId",
+            "sysFlag",
+            "bornTimestamp",
+            "flag",
+            "properties",
+            "reconsumeTimes",
+            "unitMode",
+            "maxReconsumeTimes",
+            "batch",
+            "bname",
+        ],
         "abcdefghijklmn",
         strict=True,
     )
@@ -88,7 +100,9 @@ def pull_fields(offset: int, queue: int = 0, /, **changes: Any) -> dict[str, str
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def subscription(topic: str = TOPIC, expression: str = "*", version: int = _SUBSCRIPTION_VERSION) -> dict[str, Any]:
+def subscription(
+    topic: str = TOPIC, expression: str = "*", version: int = _SUBSCRIPTION_VERSION
+) -> dict[str, Any]:
     tags = [] if expression == "*" else [tag.strip() for tag in expression.split("||")]
     return {
         "classFilterMode": False,
@@ -195,7 +209,13 @@ def _topics(recorder: Recorder, wire: Wire) -> None:
 def _sends(recorder: Recorder, wire: Wire) -> None:
     keyed = property_text({"KEYS": "k1 k2", "TAGS": "a", "UNIQ_KEY": "U1", "user": "x"})
     recorder.call("send", wire, 10, send_fields(properties=keyed), b"one")
-    recorder.call("send by letters", wire, 310, short(send_fields(properties=property_text({"TAGS": "b", "UNIQ_KEY": "U2"}))), b"two")
+    recorder.call(
+        "send by letters",
+        wire,
+        310,
+        short(send_fields(properties=property_text({"TAGS": "b", "UNIQ_KEY": "U2"}))),
+        b"two",
+    )
     tagged = property_text({"TAGS": "a", "KEYS": "k1", "UNIQ_KEY": "U3"})
     recorder.call("send, binary", wire, 310, short(send_fields(properties=tagged)), b"three", is_binary=True)
     bare = send_fields(reconsumeTimes=None, unitMode=None, batch=None, bname=None)
@@ -203,9 +223,17 @@ def _sends(recorder: Recorder, wire: Wire) -> None:
     recorder.call("send of go client", wire, 10, send_fields(), b"five", language="GO", version=317)
     recorder.call("send, flags", wire, 10, send_fields(TOPIC, 1, flag="7", sysFlag="1"), b"squeezed")
     recorder.call("send, any queue", wire, 10, send_fields("session-one", -1), b"anywhere")
-    entries = batch([(b"b1", {"TAGS": "a", "UNIQ_KEY": "B1"}), (b"b2", {"KEYS": "kb", "UNIQ_KEY": "B2"}), (b"b3", {})])
+    entries = batch(
+        [(b"b1", {"TAGS": "a", "UNIQ_KEY": "B1"}), (b"b2", {"KEYS": "kb", "UNIQ_KEY": "B2"}), (b"b3", {})]
+    )
     recorder.call("send batch", wire, 320, short(send_fields(TOPIC, 2, batch="true")), entries)
-    recorder.call("send to new topic", wire, 310, short(send_fields("session-new", 3, defaultTopicQueueNums="6")), b"new")
+    recorder.call(
+        "send to new topic",
+        wire,
+        310,
+        short(send_fields("session-new", 3, defaultTopicQueueNums="6")),
+        b"new",
+    )
     recorder.call("config of new topic", wire, 351, {"topic": "session-new"})
     wire.send(310, short(send_fields(TOPIC, 3)), b"one-way", flag=2)
     recorder.call("after a one-way send", wire, 30, {"topic": TOPIC, "queueId": "3"})
@@ -223,7 +251,9 @@ def _refused_sends(recorder: Recorder, wire: Wire) -> None:
     recorder.call("send, long name", wire, 10, fields("t" * 128), b"x")
     recorder.call("send, system topic", wire, 10, fields("SCHEDULE_TOPIC_XXXX"), b"x")
     recorder.call("send, read-only topic", wire, 10, fields("session-closed"), b"x")
-    recorder.call("send, properties too long", wire, 10, fields(properties=property_text({"p": "x" * 32_768})), b"x")
+    recorder.call(
+        "send, properties too long", wire, 10, fields(properties=property_text({"p": "x" * 32_768})), b"x"
+    )
     recorder.call("send, body too long", wire, 10, fields(), b"x" * (4 * 1024 * 1024 + 1))
     recorder.call("send without topic", wire, 10, fields(topic=None), b"x")
     recorder.call("send without queue", wire, 10, fields(queueId=None), b"x")
@@ -259,7 +289,9 @@ def _membership(recorder: Recorder, wire: Wire, other: Wire) -> None:
     sql = {**subscription("session-one", "a > 1"), "expressionType": "SQL92", "tagsSet": [], "codeSet": []}
     check = {"clientId": "client-1", "group": GROUP, "subscriptionData": sql}
     recorder.call("check of an SQL subscription", wire, 46, body=_json(check))
-    recorder.call("check of a tag subscription", wire, 46, body=_json({**check, "subscriptionData": subscription()}))
+    recorder.call(
+        "check of a tag subscription", wire, 46, body=_json({**check, "subscriptionData": subscription()})
+    )
 
 
 def _pulls(recorder: Recorder, wire: Wire) -> None:
@@ -283,7 +315,9 @@ def _pulls(recorder: Recorder, wire: Wire) -> None:
     pull("pull of an empty queue, not at 0", pull_fields(3, topic="session-typed"))
     pull("pull nothing at all", pull_fields(0, maxMsgNums="0"))
     pull("pull and commit", pull_fields(5, sysFlag="5", commitOffset="3"))
-    recorder.call("offset committed by a pull", wire, 14, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"})
+    recorder.call(
+        "offset committed by a pull", wire, 14, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0"}
+    )
 
 
 def _refused_pulls(recorder: Recorder, wire: Wire) -> None:
@@ -313,8 +347,16 @@ def _long_polls(recorder: Recorder, wire: Wire, other: Wire) -> None:
     tagged = pull_fields(1, topic="session-typed", sysFlag="6", subscription="yes")
     opaque = wire.send(11, tagged)
     wire.listen(0.3)
-    other.call(10, send_fields("session-typed", properties=property_text({"TAGS": "no", "UNIQ_KEY": "N"})), b"unwanted")
-    other.call(10, send_fields("session-typed", properties=property_text({"TAGS": "yes", "UNIQ_KEY": "Y"})), b"wanted")
+    other.call(
+        10,
+        send_fields("session-typed", properties=property_text({"TAGS": "no", "UNIQ_KEY": "N"})),
+        b"unwanted",
+    )
+    other.call(
+        10,
+        send_fields("session-typed", properties=property_text({"TAGS": "yes", "UNIQ_KEY": "Y"})),
+        b"wanted",
+    )
     recorder.note("held pull with tag, woken", wire.answer(opaque), shows="records")
     opaque = wire.send(11, pull_fields(3, topic="session-typed", sysFlag="6", suspendTimeoutMillis="200"))
     recorder.note("held pull, out of time", wire.answer(opaque, 15), shows="records")
@@ -410,8 +452,16 @@ def _look_ups(recorder: Recorder, wire: Wire, position: int) -> None:
     recorder.call("queue entries", wire, 321, entries)
     recorder.call("queue entries, absent topic", wire, 321, {**entries, "topic": "none"})
     patient = property_text({"UNIQ_KEY": "P", "WAIT": "true"})
-    recorder.call("send, storing awaited", wire, 10, send_fields("session-new", 2, properties=patient), b"patient")
-    recorder.call("pull what was awaited", wire, 11, pull_fields(0, 2, topic="session-new", sysFlag="6"), shows="records")
+    recorder.call(
+        "send, storing awaited", wire, 10, send_fields("session-new", 2, properties=patient), b"patient"
+    )
+    recorder.call(
+        "pull what was awaited",
+        wire,
+        11,
+        pull_fields(0, 2, topic="session-new", sysFlag="6"),
+        shows="records",
+    )
     # Last, because the length of the key that the broker makes depends on the machine's address.
     recorder.call("send without unique key", wire, 10, send_fields("session-one", properties=None), b"x")
 

@@ -45,7 +45,8 @@ def compressed(version: dict[str, Any], *topics: dict[str, Any]) -> bytes:
         return struct.pack(">i", len(text)) + text
 
     lines = [
-        f"{t['topicName']} {t['readQueueNums']} {t['writeQueueNums']} {t['perm']} SINGLE_TAG {{}}".encode() for t in topics
+        f"{t['topicName']} {t['readQueueNums']} {t['writeQueueNums']} {t['perm']} SINGLE_TAG {{}}".encode()
+        for t in topics
     ]
     plain = sized(_json(version)) + struct.pack(">i", len(lines)) + b"".join(map(sized, lines))
     return zlib.compress(plain + sized(b"[]") + struct.pack(">i", 0), 9)
@@ -105,7 +106,13 @@ def _registration(recorder: Recorder, wire: Wire, other: Wire) -> None:
     first, second = topic_config("imaginary-1"), topic_config("imaginary-2", 8)
     whole = registration(_VERSION, first, second)
     checked = {"compressed": "false", "bodyCrc32": str(zlib.crc32(whole) & 0x7FFFFFFF)}
-    recorder.call("ns register one topic of an unknown broker", wire, 103, identity("b-x"), registration(_VERSION, first))
+    recorder.call(
+        "ns register one topic of an unknown broker",
+        wire,
+        103,
+        identity("b-x"),
+        registration(_VERSION, first),
+    )
     recorder.call("ns register wrong checksum", wire, 103, {**identity("b-x"), "bodyCrc32": "1"}, whole)
     recorder.call("ns register", wire, 103, {**identity("b-x"), **checked}, whole)
     slave = identity("b-x", _NO_SLAVE, 1)
@@ -161,11 +168,19 @@ def _topics(recorder: Recorder, wire: Wire) -> None:
     recorder.call("ns register topic", wire, 217, {"topic": "imaginary-6"}, _json({"queueDatas": [queue]}))
     recorder.call("ns route of registered topic", wire, 105, {"topic": "imaginary-6"})
     stranger = {**queue, "brokerName": "none"}
-    recorder.call("ns register topic of a stranger", wire, 217, {"topic": "imaginary-7"}, _json({"queueDatas": [stranger]}))
+    recorder.call(
+        "ns register topic of a stranger",
+        wire,
+        217,
+        {"topic": "imaginary-7"},
+        _json({"queueDatas": [stranger]}),
+    )
     recorder.call("ns route of a stranger's topic", wire, 105, {"topic": "imaginary-7"})
     recorder.call("ns delete topic", wire, 216, {"topic": "imaginary-6"})
     recorder.call("ns route of deleted topic", wire, 105, {"topic": "imaginary-6"})
-    recorder.call("ns delete topic in cluster", wire, 216, {"topic": "imaginary-2", "clusterName": "imaginary"})
+    recorder.call(
+        "ns delete topic in cluster", wire, 216, {"topic": "imaginary-2", "clusterName": "imaginary"}
+    )
     recorder.call("ns route after delete in cluster", wire, 105, {"topic": "imaginary-2"})
     recorder.call("ns delete absent topic", wire, 216, {"topic": "none"})
 
@@ -178,7 +193,9 @@ def _settings(recorder: Recorder, wire: Wire) -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "imaginary-1", "value": "b-x:2"}
     recorder.call("ns order config", wire, 100, order)
     recorder.call("ns route with order config", wire, 105, {"topic": "imaginary-1"})
-    body = registration(_NEXT_VERSION, topic_config("imaginary-1"), topic_config("imaginary-5", 1, sys_flag=1))
+    body = registration(
+        _NEXT_VERSION, topic_config("imaginary-1"), topic_config("imaginary-5", 1, sys_flag=1)
+    )
     recorder.call("ns register, answered with order config", wire, 103, identity("b-x"), body)
     recorder.call("ns settings back", wire, 318, body=b"orderMessageEnable=false")
     recorder.call("ns order config removed", wire, 102, order)

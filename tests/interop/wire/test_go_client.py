@@ -35,7 +35,9 @@ def make_group(peer: Peer, topic: str) -> str:
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch"])
 def test_a_send_of_each_kind_is_consumed(go_peer: Peer, how: str) -> None:
     topic = make_topic(go_peer)
-    sent = [{"body": f"{how}-{i}", "tags": "t", "keys": f"k{i}", "properties": {"n": str(i)}} for i in range(20)]
+    sent = [
+        {"body": f"{how}-{i}", "tags": "t", "keys": f"k{i}", "properties": {"n": str(i)}} for i in range(20)
+    ]
     results = go_peer.send(topic, sent, how=how)
     found = go_peer.received(go_peer.push(topic, group=make_group(go_peer, topic)), 20)
     assert bodies(found) == sorted(message["body"] for message in sent)
@@ -72,7 +74,9 @@ def test_a_group_shares_a_topic(go_peer: Peer) -> None:
     for queue in range(4):
         go_peer.send(topic, [f"{queue}-{i}" for i in range(5)], queue=queue)
     eventually(
-        lambda: len(go_peer.received(first, 0)) + len(go_peer.received(second, 0)) >= 20, "all came", timeout_s=30
+        lambda: len(go_peer.received(first, 0)) + len(go_peer.received(second, 0)) >= 20,
+        "all came",
+        timeout_s=30,
     )
     both = [*go_peer.received(first, 0), *go_peer.received(second, 0)]
     assert set(bodies(both)) == {f"{queue}-{i}" for queue in range(4) for i in range(5)}
@@ -111,7 +115,10 @@ def test_a_refused_message_comes_again_and_becomes_a_dead_letter(go_peer: Peer) 
     group = make_group(go_peer, topic)
     go_peer.send(topic, [{"body": "poison", "keys": "k"}])
     deliveries = go_peer.received(go_peer.push(topic, group=group, fail=99, tries=1, delay=1), 2)
-    assert [(message["topic"], message["reconsumeTimes"]) for message in deliveries] == [(topic, 0), (topic, 1)]
+    assert [(message["topic"], message["reconsumeTimes"]) for message in deliveries] == [
+        (topic, 0),
+        (topic, 1),
+    ]
     dead_topic = f"%DLQ%{group}"
     eventually(lambda: has_route(go_peer.server.nameserver, dead_topic), "the dead letter has a topic")
     (dead,) = go_peer.received(go_peer.push(dead_topic, group=make_group(go_peer, dead_topic)), 1)

@@ -10,14 +10,15 @@ from tests.interop.wire.conftest import Drivers
 from tests.interop.wire.driver import DriverError
 from tests.interop.wire.peer import Peer, bodies, eventually, in_queue_order, offset_id_parts
 
-
 # -- sends -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch"])
 def test_a_send_of_each_kind_is_consumed(peer: Peer, how: str) -> None:
     topic = peer.fresh("topic")
-    sent = [{"body": f"{how}-{i}", "tags": "t", "keys": f"k{i}", "properties": {"n": str(i)}} for i in range(20)]
+    sent = [
+        {"body": f"{how}-{i}", "tags": "t", "keys": f"k{i}", "properties": {"n": str(i)}} for i in range(20)
+    ]
     results = peer.send(topic, sent, how=how)
     found = peer.received(peer.push(topic), 20)
     assert bodies(found) == sorted(message["body"] for message in sent)
@@ -246,7 +247,12 @@ def test_pull_by_hand(peer: Peer) -> None:
     beyond = peer.driver.do("pull", **at, offset=99, max=32)
     assert (beyond["status"], beyond["next"]) == ("OFFSET_ILLEGAL", 10)
     empty = peer.driver.do("pull", name=name, topic=topic, queue=0, offset=0, max=1)
-    assert (empty["status"], empty["minOffset"], empty["maxOffset"], empty["earliest"]) == ("NO_NEW_MSG", 0, 0, -1)
+    assert (empty["status"], empty["minOffset"], empty["maxOffset"], empty["earliest"]) == (
+        "NO_NEW_MSG",
+        0,
+        0,
+        -1,
+    )
 
 
 def test_lite_pull_by_share_and_by_hand(peer: Peer) -> None:

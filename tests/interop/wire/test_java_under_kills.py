@@ -30,7 +30,12 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(drivers: Drivers
         told: dict[str, int] = {}
 
         def flood() -> None:
-            command = {"name": peer.producer(), "topic": topic, "seconds": FLOOD_S, "file": str(acknowledged_path)}
+            command = {
+                "name": peer.producer(),
+                "topic": topic,
+                "seconds": FLOOD_S,
+                "file": str(acknowledged_path),
+            }
             told.update(peer.driver.do("flood", wait_s=60, **command))
 
         flooding = threading.Thread(target=flood, name="flood")

@@ -62,7 +62,10 @@ def _session(admin: MqAdmin, peer: Peer) -> Transcript:
         "queryMsgById": ("sorted", ["queryMsgById", "-t", TOPIC, "-i", result["offsetMsgId"]]),
         "queryMsgByUniqueKey": ("sorted", ["queryMsgByUniqueKey", "-t", TOPIC, "-i", result["msgId"]]),
         "queryMsgByKey": ("flat", ["queryMsgByKey", "-t", TOPIC, "-k", "key1"]),
-        "queryMsgByOffset": ("sorted", ["queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "0", "-o", "0"]),
+        "queryMsgByOffset": (
+            "sorted",
+            ["queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "0", "-o", "0"],
+        ),
     }
     with ThreadPoolExecutor(1) as beside:
         process = beside.submit(admin.run_process, "clusterList")

@@ -75,7 +75,9 @@ def test_a_send_of_each_kind_is_consumed(server: Server, topic: str) -> None:
         assert [item.queue_offset - results[0].queue_offset for item in results] == [0, 1, 2]
         big = b"0123456789" * 10_000
         producer.send(topic, big, tag="t")
-    with penstock.Consumer(server.nameserver, group=_fresh("py-group"), start_from="first", **QUICK) as consumer:
+    with penstock.Consumer(
+        server.nameserver, group=_fresh("py-group"), start_from="first", **QUICK
+    ) as consumer:
         consumer.subscribe(topic)
         found = list(itertools.islice(consumer, 7))
     assert sorted(message.body for message in found) == sorted(
@@ -85,7 +87,11 @@ def test_a_send_of_each_kind_is_consumed(server: Server, topic: str) -> None:
     assert by_body[b"sync"].msg_id == result.msg_id
     assert by_body[b"sync"].offset_msg_id == result.offset_msg_id
     for body in (b"sync", b"async", b"one-way"):
-        assert (by_body[body].tag, by_body[body].keys, by_body[body].properties["n"]) == ("t", ["k1", "k2"], "1")
+        assert (by_body[body].tag, by_body[body].keys, by_body[body].properties["n"]) == (
+            "t",
+            ["k1", "k2"],
+            "1",
+        )
 
 
 def test_sends_are_batched_by_themselves(server: Server, topic: str) -> None:
@@ -121,10 +127,17 @@ def test_what_cannot_be_stored_is_refused(server: Server, topic: str) -> None:
 def test_a_group_shares_a_topic_and_takes_over(server: Server, topic: str) -> None:
     group = _fresh("py-group")
     first_seen, second_seen = Listener(), Listener()
-    first = penstock.Consumer(server.nameserver, group=group, listener=first_seen, start_from="first", **QUICK).start()
+    first = penstock.Consumer(
+        server.nameserver, group=group, listener=first_seen, start_from="first", **QUICK
+    ).start()
     first.subscribe(topic)
     with penstock.Consumer(
-        server.nameserver, group=group, listener=second_seen, start_from="first", instance_name="second", **QUICK
+        server.nameserver,
+        group=group,
+        listener=second_seen,
+        start_from="first",
+        instance_name="second",
+        **QUICK,
     ) as second:
         second.subscribe(topic)
         eventually(lambda: len(_of(first, topic)) == len(_of(second, topic)) == 2, "two queues each")
@@ -150,7 +163,12 @@ def test_broadcasting_reaches_every_member(server: Server, topic: str) -> None:
     seen = [Listener(), Listener()]
     consumers = []
     for number, listener in enumerate(seen):
-        settings = {"model": "broadcasting", "start_from": "first", "instance_name": f"member-{number}", **QUICK}
+        settings = {
+            "model": "broadcasting",
+            "start_from": "first",
+            "instance_name": f"member-{number}",
+            **QUICK,
+        }
         consumer = penstock.Consumer(server.nameserver, group=group, listener=listener, **settings).start()
         consumer.subscribe(topic)
         consumers.append(consumer)
@@ -302,14 +320,20 @@ def test_python_and_java_read_each_other(server: Server, drivers: Drivers, topic
     peer = Peer(drivers.get("java-5.3.3"), server)
     try:
         with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
-            result = producer.send(topic, b"from Python \xc3\xa9" * 1000, tag="t", keys="k", properties={"p": "é"})
+            result = producer.send(
+                topic, b"from Python \xc3\xa9" * 1000, tag="t", keys="k", properties={"p": "é"}
+            )
             batch = [penstock.Message.of(topic, b"batch-%d" % i) for i in range(3)]
             producer.send_batch(batch)
         found = peer.received(peer.push(topic), 4)
         whole = next(message for message in found if message.get("tags") == "t")
         assert (whole["bodyLength"], whole["keys"], whole["properties"]["p"]) == (14_000, "k", "é")
         assert whole["msgId"] == result.msg_id
-        assert bodies(message for message in found if message is not whole) == ["batch-0", "batch-1", "batch-2"]
+        assert bodies(message for message in found if message is not whole) == [
+            "batch-0",
+            "batch-1",
+            "batch-2",
+        ]
         peer.send(topic, [{"body": "from Java é", "fill": 1000, "keys": "k"}, {"body": "short", "tags": "t"}])
         settings = {"group": _fresh("py-group"), "start_from": "first", **QUICK}
         with penstock.Consumer(server.nameserver, **settings) as consumer:

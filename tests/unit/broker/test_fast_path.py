@@ -139,7 +139,9 @@ def corpus(chooser: random.Random, first: int, count: int) -> tuple[list[bytes],
         if kind < 0.15:
             code = 320
             named["m"] = "true"
-            named["i"] = chooser.choice(("WAIT\x01true\x02", text({"UNIQ_KEY": f"A{opaque}", "WAIT": "true"})))
+            named["i"] = chooser.choice(
+                ("WAIT\x01true\x02", text({"UNIQ_KEY": f"A{opaque}", "WAIT": "true"}))
+            )
             body = b"".join(
                 item(chooser.randbytes(20), {"UNIQ_KEY": f"B{opaque}-{n}", "WAIT": "true", "TAGS": "x"}, n)
                 for n in range(chooser.randrange(1, 6))

@@ -171,16 +171,20 @@ class Calls:
     def __init__(self, memory: Memory, first: int = 0) -> None:
         self.memory = memory
         self.first = first
+        self.end = 100
 
     async def committed(self, queue: MessageQueue, *, zero_if_young: bool = False) -> int | None:
         found = self.memory.stored.get(queue)
-        return 0 if found is None and zero_if_young and self.first == 0 else found
+        return 0 if found is None and zero_if_young and self.first == 0 and self.end else found
 
     async def first_offset(self, queue: MessageQueue) -> int:
         return self.first
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        return 100
+        end = self.end
+        if not end:
+            self.end = 1  # a message comes right after the question
+        return end
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         return 50 if timestamp_ms == 1000 else -1
@@ -245,6 +249,24 @@ def test_a_queue_that_came_later_is_read_from_its_beginning() -> None:
     assert find(Q[0], Memory(), seen=[]) == 0
     assert find(Q[3], Memory(), seen=Q[:3], broadcasting=True) == 0
     assert find(Q[3], Memory(), seen=Q[:3], broadcasting=True, first=5) == 100
+
+
+@pytest.mark.parametrize("start", ["auto", "last"])
+def test_a_message_that_comes_between_two_questions_is_not_missed(start: str) -> None:
+    async def scenario() -> int:
+        memory = Memory(q3=1)
+        calls = Calls(memory)
+        calls.end = 0
+        starts = StartOffsets(
+            calls,  # type: ignore[arg-type]
+            OffsetStore(memory, ManualClock()),
+            start=start,
+            broadcasting=False,
+        )
+        starts.see("T", Q)
+        return await starts.find(Q[0])
+
+    assert asyncio.run(scenario()) == 0
 
 
 def test_where_a_broker_cannot_be_asked_nothing_is_missed() -> None:

@@ -41,8 +41,9 @@ public final class ClientTool {
                 List<Thread> closing = pushers.closing();
                 closing.addAll(pullers.closing());
                 closing.addAll(producers.closing());
+                // Now and then a stop of the 5.3 client takes three seconds of waiting; nobody needs to wait with it.
                 for (Thread thread : closing) {
-                    thread.join();
+                    thread.join(100);
                 }
                 return new JSONObject();
             })
