@@ -165,7 +165,8 @@ class BrokerOptions:
     # Pulls of one connection that may wait at once.
     long_polls_per_connection_max: int = 4_096
     # Messages in one answer, if they are in memory (maxTransferCountOnMessageInMemory).
-    pull_count_memory_max: int = 32
+    # RocketMQ's is 32, which is also what its clients ask for; ours ask for more, and small messages drain faster.
+    pull_count_memory_max: int = 256
     # Bytes in one answer, if they are in memory (maxTransferBytesOnMessageInMemory).
     pull_bytes_memory_max: int = 256 * 1024
     # Messages in one answer that have to be read from disk (maxTransferCountOnMessageInDisk).

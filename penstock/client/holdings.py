@@ -99,12 +99,12 @@ class Holdings:
             self._handout.retire(owner)
         self._stop_pulling(queue)
 
-    async def release(self, queue: MessageQueue, *, patient: bool = False) -> None:
-        """Give a queue up. `patient`: also out of order, wait for what is in hand."""
+    async def release(self, queue: MessageQueue) -> None:
+        """Give a queue up; in order, after what is in hand."""
         self.retire(queue)
         owner = self._owners.get(queue)
         if owner is not None and not owner.is_lock_lost:
-            if patient or self._options.orderly:
+            if self._options.orderly:
                 await idle(owner)
             await self._offsets.persist([queue], surely=True)
         self.forget(queue)

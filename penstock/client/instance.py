@@ -35,6 +35,7 @@ from penstock.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
+NEVER_MS = 1 << 60
 # What brokers ask of a consumer; the group is in one of two fields.
 _CONSUMER_REQUESTS = (
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -99,6 +100,9 @@ class ClientInstance:
         # RocketMQ's version number of each broker that answered a heartbeat, by address.
         self.broker_versions: dict[str, int] = {}
         self._registered: dict[int, str] = {}  # connection -> address of the broker that knows us by it
+        # Brokers whose connection was lost, and when the last of them heard of us again.
+        self._lost: set[str] = set()
+        self.rejoined_ms = -NEVER_MS
         self._producers: dict[str, int] = {}
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -305,6 +309,9 @@ class ClientInstance:
         self.broker_versions[address] = answer.version
         if connection.is_open:
             self._registered[connection.id] = address
+        if address in self._lost:
+            self._lost.discard(address)
+            self.rejoined_ms = self.runtime.clock.monotonic_ms()
         return True
 
     async def _unregister(self, field: str, group: str) -> None:
@@ -365,6 +372,7 @@ class ClientInstance:
         address = self._registered.pop(connection.id, None)
         if address is not None and not self._closed:
             self.broker_versions.pop(address, None)
+            self._lost.add(address)
             # At once, but not again and again: a peer that hangs up after every answer is not worth a storm.
             loop = asyncio.get_running_loop()
             due = self._beaten_s + self.options.reconnect_interval_ms / 1000

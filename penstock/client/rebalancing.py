@@ -4,7 +4,8 @@
     TopicSeen  ->  Release, Lock, Start  ->  tasks  ->  Released, LockAnswered, Started, StartFailed
 
 Rules: a heartbeat with the subscriptions has reached the brokers before members are asked for. One step of a
-queue at a time: a new one ends the one before it. A topic that has no route yet is asked for again soon, less
+queue at a time: a new one ends the one before it. Members that are missing right after a broker has come back
+are waited for: they may not have reached it yet. A topic that has no route yet is asked for again soon, less
 often after a while. A mistake in one round is logged and the next round comes. Belongs to the consumer's event
 loop.
 """
@@ -50,6 +51,8 @@ OnQueues = Callable[[str, Sequence[MessageQueue]], object]
 # How soon a topic without a route is asked for again: first, and at most.
 MISSING_FIRST_MS, MISSING_MAX_MS = 500, 5_000
 MEMBERS_RETRY_MS = 1_000
+# How long the others are waited for after a broker has come back.
+RETURN_MS = 3_000
 
 
 class Rebalancing:
@@ -86,6 +89,8 @@ class Rebalancing:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._loop: asyncio.Task[None] | None = None
         self._steps: dict[MessageQueue, asyncio.Task[None]] = {}
+        # Members of the group when the queues of a topic were last divided.
+        self._members: dict[str, frozenset[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.joined = False
@@ -213,9 +218,22 @@ class Rebalancing:
             members = await self._calls.members(route)
             if members is None:
                 self._try_again(MEMBERS_RETRY_MS)
+            elif self._may_return(topic, members):
+                members = None
         self._starts.see(topic, route.subscribe_queues)
         if self._subscriptions.get(topic) is not None:
             self.event(TopicSeen(topic, route.subscribe_queues, members))
+
+    def _may_return(self, topic: str, members: Iterable[str]) -> bool:
+        """Whether members are missing of which a broker that was just started may not have heard yet. Taking over
+        their queues would show the group again what they have done since their offsets were last saved."""
+        found = frozenset((*members, self._instance.client_id))
+        waited_ms = self._instance.runtime.clock.monotonic_ms() - self._instance.rejoined_ms
+        if waited_ms < RETURN_MS and not self._members.get(topic, frozenset()) <= found:
+            self._try_again(RETURN_MS - waited_ms)
+            return True
+        self._members[topic] = found
+        return False
 
     def _route_changed(self, route: TopicRoute) -> None:
         if self._subscriptions.get(route.topic) is not None:

@@ -6,6 +6,7 @@ each server's tests the cross-check comes first, on fresh data.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -24,21 +25,39 @@ from tests.interop.wire.penstock_server import Penstock  # noqa: E402
 from tests.interop.wire.rocketmq_server import RocketMQ  # noqa: E402
 
 T = TypeVar("T")
+JAVA_CLIENTS = [f"java-{version}" for version in VERSIONS]
 SERVERS: dict[str, Callable[[Path], Server]] = {"rocketmq": RocketMQ, "penstock": Penstock}
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """After pytest's own grouping by fixtures, which would start a server for each kind of client."""
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     others = [item for item in items if item not in here]
-    items[:] = [*others, *sorted(here, key=_turn)]
+    left_out = [item for item in here if _tells_nothing_new(_parameters(item))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = [*others, *sorted((item for item in here if item not in left_out), key=_turn)]
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return getattr(getattr(item, "callspec", None), "params", {})
+
+
+def _tells_nothing_new(parameters: dict[str, object]) -> bool:
+    """Tests at RocketMQ show that the tests are right, for which one client will do; a clean stop of its broker
+    takes 15 seconds. PENSTOCK_INTEROP=all runs the second client there, too."""
+    if parameters.get("server") != "rocketmq":
+        return False
+    is_second_client = parameters.get("java_client", JAVA_CLIENTS[0]) != JAVA_CLIENTS[0]
+    return parameters.get("crash") is False or (
+        is_second_client and os.environ.get("PENSTOCK_INTEROP") != "all"
+    )
 
 
 def _turn(item: pytest.Item) -> tuple[int, bool, str]:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
     names = list(SERVERS)
-    server = parameters.get("server", names[-1])
+    server = str(_parameters(item).get("server", names[-1]))
     return names.index(server), "cross_check" not in item.path.name, item.path.name
 
 
@@ -95,7 +114,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     running.stop()
 
 
-@pytest.fixture(scope="session", params=[f"java-{version}" for version in VERSIONS])
+@pytest.fixture(scope="session", params=JAVA_CLIENTS)
 def java_client(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -144,7 +144,7 @@ def client_command(version: str, directory: Path) -> list[str]:
     home = prepare_build(build)
     options = [*JVM_OPTIONS, "-Xmx256m", f"-Duser.home={directory}"]
     # Shares are computed anew every second and not every 20, for topics whose route comes after their consumer.
-    options += ["-Drocketmq.client.rebalance.waitInterval=1000"]
+    options += ["-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.rebalance.minInterval=50"]
     return [
         "java",
         *options,

@@ -26,6 +26,10 @@ def _kept() -> Path:
     return CACHE_DIR / f"session-{digest.hexdigest()[:16]}.json"
 
 
+# Once, so that a file edited meanwhile does not part the two halves of a run.
+_KEPT = _kept()
+
+
 def _record(server: Server) -> Transcript:
     recorder = Recorder(server)
     session_nameserver.run(recorder)
@@ -37,11 +41,11 @@ def _record(server: Server) -> Transcript:
 def test_every_answer_is_the_same_or_explained(server: Server) -> None:
     transcript = _record(server)
     if server.name != "penstock":
-        _kept().write_text(json.dumps(transcript, indent=1))
+        _KEPT.write_text(json.dumps(transcript, indent=1))
         assert len(transcript) > 300
         return
-    if not _kept().exists():
+    if not _KEPT.exists():
         pytest.skip("RocketMQ's side of this session was not recorded: run the test with both servers")
-    found = crosscheck.differences(json.loads(_kept().read_text()), transcript)
+    found = crosscheck.differences(json.loads(_KEPT.read_text()), transcript)
     problems = judge(found, read_rows("Answers that differ"))
     assert not problems, "\n".join(problems)

@@ -311,8 +311,6 @@ def test_messages_are_found_by_key_and_by_id(peer: Peer) -> None:
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_offsets_and_messages_survive_a_restart(peer: Peer, crash: bool) -> None:
-    if not crash and peer.server.name.startswith("rocketmq"):
-        pytest.skip("a clean stop of RocketMQ takes 15 s and shows nothing about Penstock")
     topic, group = peer.create_topic(queues=2), peer.fresh("group")
     peer.send(topic, [f"before-{i}" for i in range(10)])
     consumer = peer.push(topic, group=group)

@@ -30,6 +30,10 @@ def _kept() -> Path:
     return CACHE_DIR / f"mqadmin-{hashlib.sha256(sources).hexdigest()[:16]}.json"
 
 
+# Once, so that a file edited meanwhile does not part the two halves of a run.
+_KEPT = _kept()
+
+
 def _session(admin: MqAdmin, peer: Peer) -> Transcript:
     """Commands in an order in which each finds what it needs; what a command must have done is checked on the way."""
     transcript: Transcript = {}
@@ -96,10 +100,10 @@ def test_mqadmin_prints_the_same_or_it_is_explained(server: Server, drivers: Dri
     with MqAdmin(server, tmp_path) as admin:
         transcript = _session(admin, Peer(drivers.get("java-5.3.3"), server))
     if server.name != "penstock":
-        _kept().write_text(json.dumps(transcript, indent=1))
+        _KEPT.write_text(json.dumps(transcript, indent=1))
         return
-    if not _kept().exists():
+    if not _KEPT.exists():
         pytest.skip("mqadmin's output at RocketMQ was not recorded: run the test with both servers")
-    found = crosscheck.differences(json.loads(_kept().read_text()), transcript)
+    found = crosscheck.differences(json.loads(_KEPT.read_text()), transcript)
     problems = judge(found, read_rows("mqadmin output that differs"))
     assert not problems, "\n".join(problems)
