@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ SEED = int(os.environ.get("SEED") or 20261116)
 CHUNKS = int(os.environ.get("CHUNKS") or 10_000)
 FRAMES = 10_000
 RUN = 50
+# Covers times and addresses, which differ.
+SEAL = re.compile(rb"__CRC32#\x01[0-9]+\x02")
 
 
 @pytest.mark.abuse("A4")
@@ -110,7 +113,8 @@ def test_both_ways_do_the_same_with_mutated_sends(tmp_path: Path) -> None:
             for row, same in zip(one, other, strict=True):
                 assert row == same
             count += owed
-        assert log_bytes(quick) == log_bytes(plain)
+        first, second = [SEAL.sub(b"", log_bytes(broker)) for broker in (quick, plain)]
+        assert first == second
         path = quick._fast_path.path
         assert isinstance(path, Counting)
         assert path.taken > 200_000

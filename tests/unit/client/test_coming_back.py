@@ -1,0 +1,87 @@
+"""Servers that come back: an empty name server takes no route away, a restarted broker scatters no group."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.client import rebalancing
+from penstock.client.async_consumer import AsyncConsumer
+from penstock.client.instance import ClientInstance
+from penstock.client.options import ClientOptions
+from penstock.protocol.bodies import ConsumerList
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
+from tests.unit.client.producer_cluster import cluster, eventually
+
+# Sorts before every client id, so the only queue is its.
+FIRST = "!"
+
+
+@pytest.mark.seed("S2-5")
+def test_a_route_that_no_name_server_knows_is_kept_while_its_broker_is_connected() -> None:
+    async def scenario() -> None:
+        async with cluster() as fake:
+            instance = ClientInstance(ClientOptions(name_servers=fake.address))
+            await instance.start()
+            try:
+                route = await instance.routes.get("T")
+                master = route.master(route.publish_queues[0].broker_name)
+                assert master is not None
+                await instance.remoting.connection(master)
+                fake.name_server.routes.clear()
+                await instance.routes.refresh_all()
+                assert instance.routes.cache.get("T") == route
+                instance.remoting.drop(master)
+                await instance.routes.refresh_all()
+                assert instance.routes.cache.get("T") is None
+            finally:
+                await instance.close()
+
+    asyncio.run(scenario())
+
+
+def set_members(broker: ScriptedBroker, *ids: str) -> None:
+    def answer(request: Command) -> Command:
+        return request.answer(body=ConsumerList(ids).encode())
+
+    broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
+
+
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize("returns", [True, False])
+def test_members_are_waited_for_after_a_broker_has_come_back(
+    monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """Whoever reaches it first is alone in the group for a moment, and would read the others' queues from offsets of
+    before the restart."""
+    monkeypatch.setattr(rebalancing, "RETURN_MS", 700)
+
+    async def scenario() -> None:
+        async with scripted() as broker:
+            broker.topics.add("%RETRY%g")
+            async with AsyncConsumer(broker.address, group="g", rebalance_interval_ms=50) as consumer:
+                await consumer.subscribe("T")
+                await eventually(lambda: consumer.client_id in broker.client_ids)
+                set_members(broker, FIRST, consumer.client_id)
+                await eventually(lambda: not consumer.assignment)
+                set_members(broker, consumer.client_id)
+                assert broker.server is not None
+                beats = len(broker.heartbeats)
+                for connection in list(broker.server.connections):
+                    connection.abort()
+                await eventually(lambda: len(broker.heartbeats) > beats)
+                began = asyncio.get_running_loop().time()
+                await asyncio.sleep(0.3)
+                assert not consumer.assignment
+                if returns:
+                    set_members(broker, FIRST, consumer.client_id)
+                    await asyncio.sleep(0.8)
+                    assert not consumer.assignment
+                else:
+                    await eventually(lambda: consumer.assignment)
+                    assert asyncio.get_running_loop().time() - began > 0.5
+
+    asyncio.run(scenario())
