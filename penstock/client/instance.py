@@ -100,9 +100,9 @@ class ClientInstance:
         # RocketMQ's version number of each broker that answered a heartbeat, by address.
         self.broker_versions: dict[str, int] = {}
         self._registered: dict[int, str] = {}  # connection -> address of the broker that knows us by it
-        # Brokers whose connection was lost, and when the last of them heard of us again.
+        # Brokers whose connection was lost; when the last was lost, or has heard of us again.
         self._lost: set[str] = set()
-        self.rejoined_ms = -NEVER_MS
+        self.unsettled_ms = -NEVER_MS
         self._producers: dict[str, int] = {}
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -311,7 +311,7 @@ class ClientInstance:
             self._registered[connection.id] = address
         if address in self._lost:
             self._lost.discard(address)
-            self.rejoined_ms = self.runtime.clock.monotonic_ms()
+            self.unsettled_ms = self.runtime.clock.monotonic_ms()
         return True
 
     async def _unregister(self, field: str, group: str) -> None:
@@ -373,6 +373,7 @@ class ClientInstance:
         if address is not None and not self._closed:
             self.broker_versions.pop(address, None)
             self._lost.add(address)
+            self.unsettled_ms = self.runtime.clock.monotonic_ms()
             # At once, but not again and again: a peer that hangs up after every answer is not worth a storm.
             loop = asyncio.get_running_loop()
             due = self._beaten_s + self.options.reconnect_interval_ms / 1000

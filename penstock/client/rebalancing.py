@@ -228,7 +228,7 @@ class Rebalancing:
         """Whether members are missing of which a broker that was just started may not have heard yet. Taking over
         their queues would show the group again what they have done since their offsets were last saved."""
         found = frozenset((*members, self._instance.client_id))
-        waited_ms = self._instance.runtime.clock.monotonic_ms() - self._instance.rejoined_ms
+        waited_ms = self._instance.runtime.clock.monotonic_ms() - self._instance.unsettled_ms
         if waited_ms < RETURN_MS and not self._members.get(topic, frozenset()) <= found:
             self._try_again(RETURN_MS - waited_ms)
             return True

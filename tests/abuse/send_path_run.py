@@ -20,7 +20,7 @@ from penstock._hot.frames import TopicQueues
 from penstock._hot.sends import SendPath
 from penstock.errors import FrameError
 from penstock.message import HostAddress, Message
-from penstock.protocol.command import frame_size
+from penstock.protocol.command import decode_frame, frame_size
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
@@ -57,6 +57,9 @@ class Bench:
             stopped = path.scan(data, start)
             count = path.count
             self.store.append_run(lambda builder: path.build(builder, PEER))
+            for number in range(path.built):  # what it takes, the general decoder takes
+                at = path.frame_at(number)
+                decode_frame(data, at, at + frame_size(data, at))
             if path.built < count:
                 stopped = path.frame_at(path.built)
             answers = bytes(path.answers(PREFIX))

@@ -22,7 +22,7 @@ from tests.unit.broker.test_fast_path import Counting, Peer, log_bytes, start
 
 SEED = int(os.environ.get("SEED") or 20261116)
 CHUNKS = int(os.environ.get("CHUNKS") or 10_000)
-FRAMES = 10_000
+FRAMES = 3_000
 RUN = 50
 # Covers times and addresses, which differ.
 SEAL = re.compile(rb"__CRC32#\x01[0-9]+\x02")
@@ -117,7 +117,7 @@ def test_both_ways_do_the_same_with_mutated_sends(tmp_path: Path) -> None:
         assert first == second
         path = quick._fast_path.path
         assert isinstance(path, Counting)
-        assert path.taken > 200_000
+        assert path.taken > 50_000
         assert count > FRAMES * 3 // 4
         for peer in peers:
             peer.writer.close()

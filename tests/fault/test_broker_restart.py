@@ -50,7 +50,7 @@ def test_a_restart_under_load_loses_nothing(tmp_path: Path, flush: str) -> None:
         f"  stopped in {percentiles(stopping)}; ready in {percentiles(starting)}; {recovery_text(history, stops)};"
     )
     print(f"  longest time without an acknowledged send {gap:.2f} s; drained {drained:.2f} s")
-    # What was in hand at each stop comes again, more of it the slower the machine; all of it again would be a mistake.
+    # What was in hand at each stop comes again, more the slower the machine; all of it again would be a mistake.
     assert figures.redelivered[AUDIT] + figures.redelivered[WORKERS] < figures.ok // 2
     assert gap < max(a + b for a, b in zip(stopping, starting, strict=True)) + 5
 
