@@ -21,7 +21,7 @@ ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile
+PYTEST = scripts/run-tests $(PY) -n $(JOBS) --dist loadfile
 
 # The form in which the hot modules are compiled has a stamp of its own: asking for another form recompiles.
 HOT_FORM := $(if $(filter-out 0,$(PENSTOCK_TRACE)),trace,$(if $(filter-out 0,$(PENSTOCK_BOUNDS)),bounds,release))
@@ -63,7 +63,7 @@ test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot mod
 interop: setup ## Run Apache RocketMQ's own store, broker, clients and mqadmin against Penstock (needs Java 17+, Maven, Go)
 	@if reason=$$({ scripts/ensure-java --jdk --quiet && scripts/ensure-maven; } 2>&1); then \
 	    PATH="$$(dirname "$$(scripts/ensure-java --jdk)"):$$PATH" PENSTOCK_EXPECT=compiled \
-	        $(PY) -m pytest tests/interop -rs $(ARGS); \
+	        scripts/run-tests $(PY) tests/interop -rs $(ARGS); \
 	else \
 	    scripts/banner 'INTEROP TESTS DID NOT RUN: Java or Maven is out of reach' "$$reason"; \
 	fi
