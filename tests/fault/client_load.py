@@ -5,8 +5,8 @@
     async     futures, gathered by the client into batches; half of them with a queue key
     batch     batches made by the program
 
-Consumers of the group `workers` iterate and hand some messages back once, so that the retry topic takes part; the
-one of `audit` listens in order. `stop_sending`, `drain` and the end of the block come in this order.
+Consumers of the group `workers` iterate and hand some messages back once, so that the retry topic takes part; those
+of `audit` listen in order. `stop_sending`, `drain` and the end of the block come in this order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Load:
         history: History,
         *,
         kinds: tuple[str, ...] = ("sync", "keyed", "async", "batch"),
-        workers: int = 2,
+        members: int = 2,
         settings: dict[str, Any] | None = None,
         producer_settings: dict[str, Any] | None = None,
         consumer_settings: dict[str, Any] | None = None,
@@ -48,7 +48,7 @@ class Load:
         self._name_servers = name_servers
         self.history = history
         self._kinds = kinds
-        self._workers = workers
+        self._members = members
         self._settings = settings or {}
         self._producer_settings = {"retries": 1, **(producer_settings or {})}
         self._consumer_settings = consumer_settings or {}
@@ -62,9 +62,9 @@ class Load:
 
     def __enter__(self) -> Self:
         try:
-            for number in range(self._workers):
+            for number in range(self._members):
                 self._begin_worker(f"w{number}")
-            self._begin_audit()
+                self._begin_audit(f"a{number}")
             for kind in self._kinds:
                 self._begin_producer(kind)
         except BaseException:
@@ -209,9 +209,9 @@ class Load:
             if again:
                 message.retry_later(1)
 
-    def _begin_audit(self) -> None:
+    def _begin_audit(self, name: str) -> None:
         def listen(message: ReceivedMessage) -> None:
-            self.history.delivered(AUDIT, "a0", message)
+            self.history.delivered(AUDIT, name, message)
 
         consumer = penstock.Consumer(
             self._name_servers,

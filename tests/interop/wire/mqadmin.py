@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,10 @@ _BODY_PATH = re.compile(r"Message Body Path: +(/tmp/rocketmq/msgbodys/\S+)")
 _OF_OTHERS = re.compile(r"%RETRY%|%DLQ%|(session|topic|go-|py-)[\w-]*$")
 # One line for each delay level that was used.
 _LEVELS = re.compile(r"scheduleMessageOffset_\d+")
-_NOISE = re.compile(r"^(WARN |\tat |See https?:|For more information|\t\.\.\. )")
+_LOGGED = re.compile(r"(WARN|ERROR) ")
+# What a command itself throws is no log.
+_LOGGED_EXCEPTION = re.compile(r"(?!\S*SubCommandException)(\S+Exception\b|Caused by: |\t)")
+_NOISE = re.compile(r"(\tat |See https?:|For more information|\t\.\.\. )")
 _WORDS = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d([,:]\d{3})?"), "<time>"),
     (re.compile(r"\b1[789]\d{11}\b"), "<time>"),
@@ -55,9 +58,7 @@ class Printed:
 
     def flat(self) -> dict[str, str]:
         """Exit code and lines by number, with what can only differ replaced and runs of blanks as one."""
-        lines = [
-            " ".join(_worded(line).split()) for line in self.output.splitlines() if not _NOISE.match(line)
-        ]
+        lines = [" ".join(_worded(line).split()) for line in _without_log(self.output.splitlines())]
         return {"exit": str(self.exit_code)} | {
             f"line {i}": line for i, line in enumerate(filter(None, lines), 1)
         }
@@ -75,6 +76,15 @@ class Printed:
         return {"exit": str(self.exit_code)} | {
             re.sub(r"_/.*", "_<path>", name): "<figure>" for name in names
         }
+
+
+def _without_log(lines: Iterable[str]) -> Iterator[str]:
+    """Leaves out what the client inside mqadmin logs, with the exceptions of its log, and the frames of all stacks."""
+    is_logged = False
+    for line in lines:
+        is_logged = bool(_LOGGED.match(line)) or (is_logged and bool(_LOGGED_EXCEPTION.match(line)))
+        if not is_logged and not _NOISE.match(line):
+            yield line
 
 
 def _worded(line: str) -> str:
