@@ -281,9 +281,10 @@ def _from_binary(header: bytes, body: bytes, limits: FrameLimits) -> Command:
         if at != len(header):
             raise FrameError(f"{len(header) - at} bytes after the header's end")
         fields: dict[str, str] = {}
-        at = 0
+        at = count = 0
         while at < len(ext):
-            if len(fields) >= limits.fields_max:
+            count += 1
+            if count > limits.fields_max:
                 raise FrameError(f"more than {limits.fields_max} header fields")
             name, at = _sized(ext, at, _I16)
             value, at = _sized(ext, at, _I32)

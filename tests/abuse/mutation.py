@@ -143,7 +143,7 @@ class Mutator:
         draft.fields |= {f"f{n}": "v" for n in range(count)}
 
     def large_field(self, draft: Draft) -> None:
-        size = self._luck.choice((1_000, 10_000, 60_000, 66_000, 200_000))
+        size = self._luck.choice((1_000, 10_000, 60_000, 200_000, 300_000))
         draft.fields[self._luck.choice(("topic", "b", "i", "properties", "filler", "consumerGroup"))] = (
             "v" * size
         )

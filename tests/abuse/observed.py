@@ -88,7 +88,7 @@ class Observed:
             time.sleep(0.01)
         told = json.loads(self._facts_path.read_text())
         status = dict(line.split(":", 1) for line in self._proc("status").read_text().splitlines())
-        links = [os.readlink(link) for link in self._links()]
+        links = self._links()
         return Facts(
             int(status["RssAnon"].split()[0]) * 1024,
             len(links),
@@ -101,14 +101,14 @@ class Observed:
     def _proc(self, name: str) -> Path:
         return Path("/proc", str(self.process.pid), name)
 
-    def _links(self) -> list[Path]:
+    def _links(self) -> list[str]:
+        """Where its descriptors lead to."""
         found = []
         for link in self._proc("fd").iterdir():
             try:
-                os.readlink(link)
+                found.append(os.readlink(link))
             except FileNotFoundError:
-                continue
-            found.append(link)
+                continue  # closed meanwhile
         return found
 
     # -- ending ----------------------------------------------------------------------------------------------

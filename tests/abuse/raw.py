@@ -1,0 +1,73 @@
+"""A peer that writes whatever bytes it likes, and reads when it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+
+from penstock.protocol.command import Command, decode_frame, encode_frame
+
+
+class RawPeer:
+    """One connection to a server; `read` and `ask` take answers, nothing else does."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, address: str, *, window: int = 0) -> RawPeer:
+        """`window` is how much the system takes for us while we do not read."""
+        host, _, port = address.rpartition(":")
+        sock = socket.socket()
+        sock.setblocking(False)
+        if window:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        return cls(*await asyncio.open_connection(sock=sock, limit=max(window, 1 << 10)))
+
+    def send(self, *frames: Command | bytes) -> None:
+        data = [encode_frame(one) if isinstance(one, Command) else one for one in frames]
+        self._writer.write(b"".join(data))
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def read(self) -> Command:
+        head = await self._reader.readexactly(4)
+        frame = head + await self._reader.readexactly(struct.unpack(">i", head)[0])
+        return decode_frame(frame, 0, len(frame))
+
+    async def ask(self, command: Command) -> Command:
+        self.send(command)
+        while (answer := await self.read()).opaque != command.opaque or not answer.is_response:
+            pass
+        return answer
+
+    async def is_closed(self, seconds: float = 5.0) -> bool:
+        """Whether the server closes the connection within this time, whatever it answers before."""
+        try:
+            async with asyncio.timeout(seconds):
+                while await self._reader.read(1 << 16):
+                    pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            pass
+
+
+async def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for what the other side of a socket does."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110  # there is no event across a socket
+            await asyncio.sleep(0.005)

@@ -1,0 +1,120 @@
+"""Peers that ask and do not read (A15): what waits for them is bounded, what they asked is not lost, others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.protocol.command import Command
+from penstock.protocol.headers import PullSysFlag
+from tests.abuse.limits import limit
+from tests.abuse.raw import RawPeer, until
+from tests.abuse.test_limits_remoting import at_broker
+from tests.unit.broker.running_broker import Bench
+
+PAUSE = 256 * 1024
+PULLS = 400
+
+
+def pull(opaque: int, offset: int = 0, *, wait_ms: int = 0, group: str = "slow") -> Command:
+    flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if wait_ms else 0)
+    fields = {
+        "consumerGroup": group,
+        "topic": "Large",
+        "queueId": 0,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": int(flag),
+        "commitOffset": 0,
+        "suspendTimeoutMillis": wait_ms,
+        "subscription": "*",
+        "subVersion": 0,
+    }
+    return Command(11, {name: str(value) for name, value in fields.items()}, opaque=opaque)
+
+
+async def fill(bench: Bench, count: int = 4, size: int = 60_000) -> None:
+    for _ in range(count):
+        assert (await bench.client.send("Large", bytes(size))).code == 0
+
+
+def unread(bench: Bench) -> int:
+    return max((connection.unread_bytes for connection in bench.broker.connections), default=0)
+
+
+@limit("remoting.write_buffer_pause_bytes")
+@pytest.mark.abuse("A15")
+def test_pulls_of_one_chunk_are_answered_as_fast_as_they_are_read_and_no_faster(tmp_path: Path) -> None:
+    """A chunk of pulls asks for a thousand times its size: only so much of that is ever in memory."""
+
+    async def test(bench: Bench) -> None:
+        await fill(bench)
+        peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+        peer.send(*(pull(n) for n in range(PULLS)))
+        await until(lambda: unread(bench) > PAUSE)
+        await asyncio.sleep(0.3)
+        assert unread(bench) < PAUSE + 2 * 256 * 1024, "the rest was read, too"
+        answers = [await peer.read() for _ in range(PULLS)]
+        assert [answer.opaque for answer in answers] == [*range(PULLS)]
+        assert {(answer.code, len(answer.body) > 200_000) for answer in answers} == {(0, True)}
+        assert (await peer.ask(Command(30, {"topic": "Large", "queueId": "0"}, opaque=9_999))).code == 0
+        await peer.close()
+
+    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE)
+
+
+@limit("remoting.write_buffer_bytes_max")
+@pytest.mark.abuse("A15")
+def test_answers_that_come_of_themselves_are_not_kept_without_end(tmp_path: Path) -> None:
+    """Held pulls are answered by a message, whether their peer reads or not."""
+
+    async def test(bench: Bench) -> None:
+        await fill(bench, 1)
+        peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+        peer.send(*(pull(n, 1, wait_ms=20_000) for n in range(200)))
+        polling = bench.broker._pulls.polling  # type: ignore[union-attr]
+        await until(lambda: len(polling) == 200)
+        await fill(bench, 1)
+        await until(lambda: len(bench.broker.connections) == 1)
+        assert len(polling) == 0
+        await peer.close()
+
+    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, write_buffer_bytes_max=2 << 20)
+
+
+@limit("remoting.write_timeout_ms")
+@pytest.mark.abuse("A15")
+def test_a_peer_that_never_reads_is_closed(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await fill(bench)
+        peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+        peer.send(*(pull(n) for n in range(PULLS)))
+        await until(lambda: len(bench.broker.connections) == 2)
+        await until(lambda: len(bench.broker.connections) == 1)
+        await peer.close()
+
+    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, write_timeout_ms=400)
+
+
+@limit("remoting.unread_bytes_max")
+@pytest.mark.abuse("A14")
+@pytest.mark.abuse("A15")
+def test_all_slow_readers_together_keep_only_so_much(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await fill(bench)
+        peers = []
+        for _ in range(12):
+            peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+            peer.send(*(pull(n) for n in range(50)))
+            peers.append(peer)
+        await until(lambda: len(bench.broker.connections) <= 5)
+        assert sum(connection.unread_bytes for connection in bench.broker.connections) <= 4 << 20
+        reader = await RawPeer.connect(bench.broker.address)
+        reader.send(*(pull(n) for n in range(50)))
+        assert [(await reader.read()).opaque for _ in range(50)] == [*range(50)], "one that reads is served"
+        for peer in (reader, *peers):
+            await peer.close()
+
+    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, unread_bytes_max=1 << 20)
