@@ -93,6 +93,10 @@ def java_hash(p: Any, pos: int, count: int, seed: int) -> int:
     return value - 0x1_0000_0000 if value & 0x80000000 else value
 
 
+def prefetch(target: Any) -> None:
+    """Bring an object near before it is used; a hint to the processor, nothing to Python."""
+
+
 def new_buffer(size: int) -> bytearray:
     """A buffer whose content is not defined yet."""
     return bytearray(size)

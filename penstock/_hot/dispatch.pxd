@@ -1,5 +1,6 @@
 from penstock._hot.bits cimport (
-    find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, put_i32, put_i64, same_bytes,
+    find_byte, get_i16, get_i32, get_i64, get_u8, java_hash, prefetch, put_i32, put_i64,
+    same_bytes,
 )
 from penstock._hot.layout cimport (
     BLANK, DAMAGED, DONE, END_OF_SEGMENT, GAP, MAGIC_BLANK, MAGIC_V2, NEW_QUEUE, NOTHING, ENTRY_SIZE,

@@ -25,6 +25,7 @@ if not cython.compiled:
         get_i64,
         get_u8,
         java_hash,
+        prefetch,
         put_i32,
         put_i64,
         same_bytes,
@@ -133,6 +134,11 @@ class Dispatcher:
         request: AppendRequest
         queue: QueueState
         for i in range(total):
+            if i + 6 < total:
+                prefetch(requests[i + 6])
+            if i + 3 < total:
+                request = requests[i + 3]
+                prefetch(request.properties)
             request = requests[i]
             size = request.size
             if size <= 0:

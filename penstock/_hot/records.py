@@ -31,6 +31,7 @@ if not cython.compiled:
         get_i16,
         get_i32,
         get_u8,
+        prefetch,
         put_i16,
         put_i32,
         put_i64,
@@ -197,6 +198,11 @@ class RecordBuilder:
         total: cython.Py_ssize_t = len(requests)
         request: AppendRequest
         while i < total:
+            if i + 6 < total:
+                prefetch(requests[i + 6])
+            if i + 3 < total:
+                request = requests[i + 3]
+                prefetch(request.properties)
             request = requests[i]
             if not self._add(request):
                 break
