@@ -303,7 +303,7 @@ def redis_plan(body_size: int) -> dict[str, str]:
 
 def nats_plan(body_size: int) -> dict[str, str]:
     return {
-        "hello": b'CONNECT {"verbose":false}\r\nSUB r.* 1\r\nPING\r\n'.hex(),
+        "hello": b'CONNECT {"verbose":false}\r\nSUB r.{n} 1\r\nPING\r\n'.hex(),
         "hello_ends": b"PONG\r\n".hex(),
         "request": (b"PUB bench.{n} r.{n} %d\r\n" % body_size + b"x" * body_size + b"\r\n").hex(),
         "answer": b'"seq":'.hex(),

@@ -3,7 +3,7 @@
     python -m benchmarks.wire_load HOST PORT FILE --connections 8 --depth 64 --seconds 2
 
 FILE (JSON) says what to send: `hello` once per connection (hex), `hello_ends` (hex, when the greeting is over),
-`request` (hex, `{n}` replaced per connection), `answer` (hex, what every answer contains exactly once).
+`request` (hex; in it and in `hello` `{n}` is the connection's number), `answer` (hex, what every answer contains exactly once).
 One process, one thread, epoll; writes one JSON line with requests, seconds and latency percentiles.
 """
 
@@ -29,12 +29,12 @@ class Peer:
         self.mark = bytes.fromhex(plan["answer"])
         self.tail = b""
         self.unsent = b""
-        self._greet(plan)
+        self._greet(plan, number)
         self.sock.setblocking(False)
 
-    def _greet(self, plan: dict[str, str]) -> None:
+    def _greet(self, plan: dict[str, str], number: int) -> None:
         if plan.get("hello"):
-            self.sock.sendall(bytes.fromhex(plan["hello"]))
+            self.sock.sendall(bytes.fromhex(plan["hello"]).replace(b"{n}", str(number).encode()))
         if plan.get("hello_ends"):
             ends, seen = bytes.fromhex(plan["hello_ends"]), b""
             while ends not in seen:

@@ -27,12 +27,19 @@ import org.apache.rocketmq.common.message.Message;
 public final class ClientBench {
     private static final int BATCH = 64;
     private static final int WINDOW = 1024;
+    /** Times kept, over all threads. */
+    private static final int SAMPLES = 2_000_000;
     private static final double WARM_UP_SECONDS = 2.0;
 
     private ClientBench() {
     }
 
     public static void main(String[] arguments) throws Exception {
+        // The client's threads are no daemons: without this a failure would leave a process that never ends.
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1);
+        });
         String mode = arguments[2];
         int threads = Integer.parseInt(arguments[3]);
         if (mode.equals("drain")) {
@@ -69,7 +76,7 @@ public final class ClientBench {
         long ends = System.nanoTime() + (long) (seconds * 1e9);
         long started = System.nanoTime();
         for (int i = 0; i < threads; i++) {
-            senders[i] = new Sender(producer, topic, mode, body, ends);
+            senders[i] = new Sender(producer, topic, mode, body, ends, SAMPLES / threads);
             senders[i].start();
         }
         Outcome all = new Outcome();
@@ -93,15 +100,16 @@ public final class ClientBench {
         private final long ends;
         final AtomicLong messages = new AtomicLong();
         final AtomicLong failures = new AtomicLong();
-        final long[] nanos = new long[2_000_000];
+        final long[] nanos;
         int count;
 
-        Sender(DefaultMQProducer producer, String topic, String mode, byte[] body, long ends) {
+        Sender(DefaultMQProducer producer, String topic, String mode, byte[] body, long ends, int samples) {
             this.producer = producer;
             this.topic = topic;
             this.mode = mode;
             this.body = body;
             this.ends = ends;
+            this.nanos = new long[samples];
         }
 
         @Override
