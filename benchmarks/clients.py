@@ -97,9 +97,7 @@ def two_brokers(folder: Path, mode: str, repeats: int, seconds: float) -> list[R
         if len(servers) < 2:
             raise SystemExit("this needs both brokers")
         for server in servers:
-            print(
-                f"{server.name:<18} ready after {server.started_s:.2f} s, {server.memory_mib:.0f} MiB private"
-            )
+            print(f"{server.name:<18} ready after {server.started_s:.2f} s, {server.memory_mib:.0f} MiB")
         sent: dict[str, dict[str, int]] = {server.name: {} for server in servers}
         for size, (kind, threads) in itertools.product(SIZES, SENDS):
             found: dict[str, list[Row]] = {server.name: [] for server in servers}
@@ -130,7 +128,7 @@ def two_brokers(folder: Path, mode: str, repeats: int, seconds: float) -> list[R
                 show(what, found[servers[0].name], found[servers[1].name], ("penstock", "rocketmq"), 1.0)
             )
         for server in servers:
-            print(f"{server.name:<18} {server.memory_mib:.0f} MiB private after the load")
+            print(f"{server.name:<18} {server.memory_mib:.0f} MiB after the load")
         ours, theirs = (server.memory_mib for server in servers)
         rows.append(
             {"what": f"{mode} memory", "penstock_mib": ours, "rocketmq_mib": theirs, "ratio": ours / theirs}

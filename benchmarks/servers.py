@@ -99,11 +99,11 @@ class Server:
 
     @property
     def memory_mib(self) -> float:
-        """Memory of all its processes that nobody else has, in MiB."""
+        """Memory of all its processes that is not a file's, in MiB: what is mapped of files the system takes back."""
         total = 0
         for process in self._processes:
             for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith(("Private_Clean", "Private_Dirty")):
+                if line.startswith("Anonymous"):
                     total += int(line.split()[1])
         return total / 1024
 

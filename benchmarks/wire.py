@@ -159,8 +159,8 @@ def main() -> None:
                         samples = measure(servers, folder, size, connections, depth, repeats, seconds)
                         rows += report(samples, mode, size, connections, depth)
                 for server in servers:
-                    memory[server.name] = {"started_s": server.started_s, "private_mib": server.memory_mib}
-                    print(f"{server.name:<18} {server.memory_mib:.0f} MiB private after the load")
+                    memory[server.name] = {"started_s": server.started_s, "memory_mib": server.memory_mib}
+                    print(f"{server.name:<18} {server.memory_mib:.0f} MiB after the load")
     if given.json:
         given.json.write_text(
             json.dumps({"machine": machine(), "rows": rows, "servers": memory}, indent=2) + "\n"

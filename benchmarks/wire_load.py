@@ -3,8 +3,8 @@
     python -m benchmarks.wire_load HOST PORT FILE --connections 8 --depth 64 --seconds 2
 
 FILE (JSON) says what to send: `hello` once per connection (hex), `hello_ends` (hex, when the greeting is over),
-`request` (hex; in it and in `hello` `{n}` is the connection's number), `answer` (hex, what every answer contains exactly once).
-One process, one thread, epoll; writes one JSON line with requests, seconds and latency percentiles.
+`request` (hex; in it and in `hello` `{n}` is the connection's number), `answer` (hex, what every answer contains
+exactly once). One process, one thread, epoll; writes one JSON line with requests, seconds and latency percentiles.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -31,6 +31,8 @@ QueueKey = tuple[bytes, int]
 SLOT_MS = 100
 # Queues that the regular check looks at in one tick, so that a full table is no pause for others.
 CHECKS_PER_TICK = 500
+# How long pulls are tried in one go, however many a message wakes; then others have their turn.
+SLICE_MS = 20
 _HELD = "long_polls"
 
 
@@ -42,6 +44,9 @@ class HeldPull(Generic[T]):
     key: QueueKey
     pull: T
     slot: int
+    # Whether it is among those to be tried now, and whether its time is over.
+    is_due: bool = False
+    is_over: bool = False
 
 
 # Tries a held pull again and answers it if it can, or if it must (`is_final`); whether it was answered.
@@ -61,7 +66,10 @@ class LongPolling(Generic[T]):
         self._slots: dict[int, dict[HeldPull[T], None]] = {}
         self._unchecked: deque[QueueKey] = deque()
         self._arrived: deque[QueueKey] = deque()
+        # Pulls that are to be tried, each once.
+        self._due: deque[HeldPull[T]] = deque()
         self._is_waking = False
+        self._is_trying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -158,12 +166,30 @@ class LongPolling(Generic[T]):
         while self._arrived:
             keys.add(self._arrived.popleft())
         for key in keys:
-            for held in list(self._by_queue.get(key, ())):
-                self._try(held, False)
+            self._put_due(self._by_queue.get(key, ()))
+        if not self._is_trying:
+            self._try_due()
 
-    def _try(self, held: HeldPull[T], is_final: bool) -> None:
-        if held in self._all and (self._retry(held, is_final) or is_final):
-            self._forget(held)
+    def _put_due(self, pulls: Iterable[HeldPull[T]], *, is_over: bool = False) -> None:
+        for held in pulls:
+            held.is_over |= is_over
+            if not held.is_due:
+                held.is_due = True
+                self._due.append(held)
+
+    def _try_due(self) -> None:
+        """Try what is due, in slices."""
+        deadline_ms = self._clock.monotonic_ms() + SLICE_MS
+        while self._due and self._clock.monotonic_ms() < deadline_ms:
+            held = self._due.popleft()
+            held.is_due = False
+            if held.is_over:
+                self._finish(held)
+            elif held in self._all and self._retry(held, False):
+                self._forget(held)
+        self._is_trying = bool(self._due) and self._loop is not None
+        if self._is_trying and self._loop is not None:
+            self._loop.call_soon(self._try_due)
 
     def _finish(self, held: HeldPull[T]) -> None:
         """Answer now, with what there is."""
@@ -176,14 +202,14 @@ class LongPolling(Generic[T]):
         """Runs while anything is held."""
         now_ms = self._clock.monotonic_ms()
         for slot in [slot for slot in self._slots if slot <= now_ms // SLOT_MS]:
-            for held in list(self._slots.get(slot, ())):
-                self._finish(held)
+            self._put_due(self._slots[slot], is_over=True)
         if now_ms >= self._check_ms and not self._unchecked:
             self._check_ms = now_ms + self.options.long_poll_check_interval_ms
             self._unchecked.extend(self._by_queue)
         for _ in range(min(len(self._unchecked), CHECKS_PER_TICK)):
-            for held in list(self._by_queue.get(self._unchecked.popleft(), ())):
-                self._try(held, False)
+            self._put_due(self._by_queue.get(self._unchecked.popleft(), ()))
+        if not self._is_trying:
+            self._try_due()
         self._timer = None
         if self._all and self._loop is not None:
             self._timer = self._loop.call_later(SLOT_MS / 1000, self._tick)

@@ -28,6 +28,9 @@ RECORD_OVERHEAD = 22
 _TOPICS_REMEMBERED = 10_000
 # So few characters fit the limit of properties whatever they are.
 _PLAIN_CHARACTERS_MAX = PROPERTIES_SIZE_MAX // 4
+# Properties that are worth comparing with the next message's, and safe whatever is put behind them.
+_COMMON_MAX = 8
+_COMMON_CHARACTERS_MAX = 1_000
 
 
 class MessageParts(TypedDict, total=False):
@@ -178,18 +181,22 @@ class Composer:
             require_choice("durability", demand, tuple(Durability))
         limit, topics = self._options.message_bytes_max, self._topics
         composed: list[Outgoing] = []
+        # Messages of a batch mostly have the same properties: those are turned into text once.
+        common: Mapping[str, str] = {}
+        prefix = ""
         for message, msg_id in zip(given, self._unique_ids.take(len(given)), strict=True):
             if not isinstance(message, Message):
                 raise MessageError(
                     f"a batch is made of Message, not {type(message).__name__}", "use Message.of"
                 )
-            topic, body = message.topic, message.body
-            if message.properties or topic not in topics or len(body) > limit or type(body) is not bytes:
-                outgoing = self._make(
-                    topic, _bytes(body), dict(message.properties), message.flag, may_pack=False
-                )
+            topic, body, properties = message.topic, message.body, message.properties
+            if topic in topics and type(body) is bytes and len(body) <= limit and properties == common:
+                text = f"{prefix}UNIQ_KEY\x01{msg_id}\x02".encode()
+                outgoing = Outgoing(topic, body, text, message.flag, msg_id)
             else:
-                outgoing = Outgoing(topic, body, f"UNIQ_KEY\x01{msg_id}\x02".encode(), message.flag, msg_id)
+                outgoing = self._make(topic, _bytes(body), dict(properties), message.flag, may_pack=False)
+                if _may_be_common(properties):
+                    common, prefix = properties, property_bytes(properties).decode()
             outgoing.queue_key = queue_key
             outgoing.durability = demand
             composed.append(outgoing)
@@ -260,6 +267,16 @@ def property_bytes(properties: Mapping[str, str]) -> bytes:
     ):
         return encode_properties(properties)
     return data
+
+
+def _may_be_common(properties: Mapping[str, str]) -> bool:
+    """Whether a unique id can simply be put behind their text: no id of their own, nothing that sets them apart."""
+    return (
+        len(properties) <= _COMMON_MAX
+        and _UNIQ_KEY not in properties
+        and PropertyName.DELAY not in properties
+        and sum(map(len, properties.values())) <= _COMMON_CHARACTERS_MAX
+    )
 
 
 def _bytes(body: object) -> bytes:

@@ -50,6 +50,8 @@ REMARK_MAX = 2048
 SILENT_MS = 500
 # How long one peer's requests are handled before those of others are looked at.
 SLICE_MS = 20
+# Answers that are gathered before they are written, while there are more requests to handle.
+ANSWERS_BYTES = 1024 * 1024
 # Pieces of a frame that are smaller than this are joined at once: kept apart, each would cost far more than it holds.
 SMALL_PIECE = 4 * 1024
 OnResponse = Callable[["Command | RemotingError"], None]
@@ -257,7 +259,7 @@ class Connection(asyncio.Protocol):
 
     def _is_clogged(self) -> bool:
         """Whether more was answered than the peer has read; what was answered so far is on its way then."""
-        if self._out_size > self._endpoint.options.write_buffer_pause_bytes:
+        if self._out_size > min(self._endpoint.options.write_buffer_pause_bytes, ANSWERS_BYTES):
             self._flush_out()
             self._out, self._out_size = [], 0
         return self.paused_since_ms is not None

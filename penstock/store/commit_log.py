@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from penstock._hot.layout import BLANK_SIZE
 from penstock._hot.mapped import MappedBytes
@@ -29,6 +29,7 @@ from penstock.errors import (
     StoreError,
     StoreFailedError,
     StoreFormatError,
+    invariant,
 )
 from penstock.runtime import Runtime
 from penstock.store.findings import Finding, Findings
@@ -69,6 +70,11 @@ class CommitLog:
         # Position after the newest byte written.
         self.max_offset = 0
         self._active: Segment | None = None
+        # The next segment, made ahead and not in the table yet. Whoever makes one holds the lock: an append that
+        # needs it sooner waits for what the keeper has begun instead of beginning again. Taken after the append
+        # lock, and nothing is taken under it.
+        self._prepared: Segment | None = None
+        self._making = threading.Lock()
         self._builder = RecordBuilder(store_host, self._largest_body(), options.seal_records)
         self._stale_end = 0
         self._now_ms = runtime.clock.now_ms
@@ -341,12 +347,16 @@ class CommitLog:
         return self.segment_of(base) or self._create(base)
 
     def _create(self, base: int) -> Segment:
-        try:
-            segment = Segment.create(self._runtime.disk, self._paths, base, self.segment_size)
-        except OSError as error:
-            raise self._failed("making the segment after", self._active, error) from error
-        self._place(segment)
-        return segment
+        with self._making:
+            segment, self._prepared = self._prepared, None
+            if segment is None:
+                try:
+                    segment = Segment.create(self._runtime.disk, self._paths, base, self.segment_size)
+                except OSError as error:
+                    raise self._failed("making the segment after", self._active, error) from error
+            invariant(segment.base == base, "only the next segment is prepared")
+            self._place(segment)
+            return segment
 
     def _failed(self, what: str, segment: Segment | None, error: OSError) -> DiskFullError | StoreFailedError:
         where = segment.path.name if segment else "the first"
@@ -356,20 +366,16 @@ class CommitLog:
             )
         return StoreFailedError(f"{what} segment {where} failed: {error}", "check the disk, then restart")
 
-    def base_to_prepare(self) -> int | None:
-        """Position of a segment that will be needed soon and is not there yet."""
-        active = self._active
-        if active is None or active.position * 100 < active.size * self._options.prepare_next_at_percent:
-            return None
-        base = active.base + active.size
-        return None if self.segment_of(base) is not None else base
-
-    def take_prepared(self, base: int, made: Path) -> None:
-        """Put a segment that the keeper made into its place, unless an append needed it sooner."""
-        if self.segment_of(base) is None:
-            self._place(Segment.create(self._runtime.disk, self._paths, base, self.segment_size, made))
-        else:
-            self._runtime.disk.remove(made)
+    def prepare(self) -> None:
+        """Make the segment that will be needed soon, without the append lock: no append waits for a folder's sync
+        that it does not need yet."""
+        with self._making:
+            active = self._active
+            if active is None or active.position * 100 < active.size * self._options.prepare_next_at_percent:
+                return
+            base = active.base + active.size
+            if self._prepared is None and self.segment_of(base) is None:
+                self._prepared = Segment.create(self._runtime.disk, self._paths, base, self.segment_size)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -409,6 +415,11 @@ class CommitLog:
 
     def remove_segment(self, segment: Segment) -> None:
         """Forget and delete a segment at either end of the log. Slices of it stay readable until released."""
+        self.forget_segment(segment)
+        segment.remove(self._runtime.disk)
+
+    def forget_segment(self, segment: Segment) -> None:
+        """Take a segment out of the table and let go of its file, which is still to be removed."""
         number = (segment.base - self.first_base) // self.segment_size
         if number == 0:
             while self.segments and (self.segments[0] is segment or self.segments[0] is None):
@@ -418,16 +429,18 @@ class CommitLog:
             del self.segments[number], self.views[number]
         else:
             self.segments[number] = self.views[number] = None
-        path = segment.path
         segment.close()
-        self._runtime.disk.remove(path)
-        self._runtime.disk.sync_dir(path.parent)
 
     def close(self, *, remove_unused: bool = False) -> None:
         """Close every file; after a clean stop the segments prepared but never used are deleted first."""
         if remove_unused and self._active is not None:
             for segment in [s for s in self.segments if s is not None and s.base > self._active.base]:
                 self.remove_segment(segment)
+        if self._prepared is not None:
+            self._prepared.close()
+            if remove_unused:
+                self._prepared.remove(self._runtime.disk)
+            self._prepared = None
         for present in self.segments:
             if present is not None:
                 present.close()

@@ -16,7 +16,6 @@ from penstock.store.audit import LogAudit
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.options import FlushMode
 from penstock.store.retention import MANUAL_ROUNDS, RetentionPlan, SegmentAge, plan_round
-from penstock.store.segment import Segment
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
@@ -71,6 +70,8 @@ class Keeper:
         """Do what is due. After a failure nothing is: what the disk holds is not known, and must not be promised."""
         if self._store.has_failed:
             return
+        # First: a flush of all that is dirty may take longer than the rest of the segment lasts.
+        self._prepare()
         if self._is_due("flush", self._options.flush_interval_ms):
             self._flush()
         if self._is_due("queues", self._options.queue_flush_interval_ms):
@@ -78,7 +79,6 @@ class Keeper:
             self._sync_derived(0 if thorough else self._options.queue_flush_least_pages)
         elif self._store.dispatcher.key_count > KEYS_PENDING_MAX:
             self._store.absorb_keys()
-        self._prepare()
         if self._is_due("clean", self._options.clean_interval_ms):
             self.clean()
         if self._options.scrub_bytes_per_second and self._is_due("scrub", SCRUB_STEP_MS):
@@ -142,15 +142,9 @@ class Keeper:
         self._store.checkpoint_file.save(self.checkpoint)
 
     def _prepare(self) -> None:
-        """Make the next segment while nobody waits for it; only moving it into place needs the lock."""
-        store = self._store
-        base = store.log.base_to_prepare()
-        if base is None:
-            return
+        """Make the next segment while nobody waits for it."""
         try:
-            ready = Segment.make(self._runtime.disk, store.paths, base, store.log.segment_size, ".ready")
-            with self._lock:
-                store.log.take_prepared(base, ready)
+            self._store.log.prepare()
         except OSError as error:
             _LOG.warning("the next segment cannot be prepared: %s", error)
 
@@ -214,7 +208,10 @@ class Keeper:
             with self._lock:
                 segment = store.log.segment_of(base)
                 if segment is not None:
-                    store.log.remove_segment(segment)
+                    store.log.forget_segment(segment)
+            if segment is not None:
+                # Freeing a gigabyte and syncing its folder takes a while: not while appends wait.
+                segment.remove(self._runtime.disk)
         if plan.delete:
             _LOG.info("retention deleted %d segments of %s", len(plan.delete), store.path)
             self._follow(store.log.min_offset)

@@ -57,8 +57,9 @@ class StoreOptions:
     # After this time every queue is synced and the checkpoint moves up (flushConsumeQueueThoroughInterval). RocketMQ
     # waits 60 s; a shorter time makes recovery after a crash read less.
     queue_thorough_interval_ms: int = 10_000
-    # Part of the active segment, in percent, at which the next one is created ahead of its need.
-    prepare_next_at_percent: int = 75
+    # Part of the active segment, in percent, at which the next one is created ahead of its need. It takes a second or
+    # two where the disk is busy, in which a fast writer fills most of a segment.
+    prepare_next_at_percent: int = 25
     # Add a checksum of the whole record to every record as a property; RocketMQ's own checksum covers only the body
     # (enabledAppendPropCRC). It is checked wherever it is found, whatever this says.
     seal_records: bool = False

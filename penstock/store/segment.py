@@ -51,12 +51,12 @@ class Segment:
         return Segment(base, size, file, MappedBytes(source), available)
 
     @staticmethod
-    def make(disk: Disk, paths: StorePaths, base: int, size: int, suffix: str = "") -> Path:
-        """A preallocated file, on disk, not yet in its place; different suffixes never meet."""
+    def make(disk: Disk, paths: StorePaths, base: int, size: int) -> Path:
+        """A preallocated file, on disk, not yet in its place."""
         if not disk.is_dir(paths.prepare):
             disk.make_dirs(paths.prepare)
             disk.sync_dir(paths.root)
-        path = paths.prepare / (position_name(base) + suffix)
+        path = paths.prepare / position_name(base)
         file = disk.open(path, create=True)
         try:
             file.truncate(0)
@@ -77,9 +77,9 @@ class Segment:
                 disk.remove(paths.prepare / name)
 
     @staticmethod
-    def create(disk: Disk, paths: StorePaths, base: int, size: int, made: Path | None = None) -> Segment:
+    def create(disk: Disk, paths: StorePaths, base: int, size: int) -> Segment:
         """The segment that begins at `base`. Order: allocate, sync, move into place, sync both folders."""
-        source = made or Segment.make(disk, paths, base, size)
+        source = Segment.make(disk, paths, base, size)
         target = paths.commit_log / position_name(base)
         disk.rename(source, target)
         disk.sync_dir(paths.commit_log)
@@ -89,3 +89,8 @@ class Segment:
     def close(self) -> None:
         self.view.release()
         self.file.close()
+
+    def remove(self, disk: Disk) -> None:
+        """Delete the file of a closed segment."""
+        disk.remove(self.path)
+        disk.sync_dir(self.path.parent)

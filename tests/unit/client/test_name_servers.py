@@ -6,12 +6,14 @@ from penstock.client.instance import ClientInstance
 from penstock.client.name_servers import NameServerChoice
 from penstock.client.options import ClientOptions
 from penstock.errors import ConnectError
+from penstock.protocol.command import Command
 from penstock.runtime import Runtime, SeededEntropy
 from tests.unit.client.producer_cluster import FakeNameServer, cluster
 
 
 @pytest.mark.seed("S1-13")
 @pytest.mark.seed("S1-14")
+@pytest.mark.seed("S1-19")
 def test_who_answered_is_asked_first_until_it_fails():
     choice = NameServerChoice(["a", "b", "c"], start=1)
     assert choice.chosen is None
@@ -109,6 +111,7 @@ def test_a_silent_one_is_left_after_the_time_limit():
 
 
 @pytest.mark.seed("S1-16")
+@pytest.mark.seed("S1-17")
 def test_many_callers_dial_a_dead_one_once():
     async def main():
         async with cluster(topics=("T", "U", "V")) as fake:
@@ -140,10 +143,81 @@ def test_all_are_told_and_a_dead_one_does_not_hold_up_the_others():
         instance = ClientInstance(ClientOptions(name_servers=addresses))
         await instance.start()
         try:
-            from penstock.protocol.command import Command
-
             answers = await instance.name_servers.call_all(Command(105, {"topic": "T"}))
             assert [isinstance(answers[address], Command) for address in addresses] == [True, False, True]
+        finally:
+            await instance.close()
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.seed("S1-15")
+@pytest.mark.seed("S1-20")
+@pytest.mark.seed("S1-21")
+def test_the_first_that_can_be_dialled_is_the_connection_for_all():
+    """One connection to an address, whoever asks. Unlike the seed's client, an address is called chosen once it has
+    answered, not before it is dialled: nobody is sent to one that may be dead."""
+
+    async def main():
+        servers = await three_name_servers()
+        addresses = [server.address for server in servers]
+        await servers[0].stop()
+        instance = ClientInstance(ClientOptions(name_servers=addresses), runtime=seeds_starting_at(0, 3))
+        try:
+            names = instance.name_servers
+            assert names.chosen is None
+            first = await names.connect()
+            assert (names.chosen, str(first.peer)) == (addresses[1], addresses[1])
+            assert await names.connect() is first
+            assert await instance.remoting.connection(addresses[1]) is first
+        finally:
+            await instance.close()
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.seed("S1-22")
+@pytest.mark.seed("S1-23")
+def test_when_none_can_be_reached_that_is_said_and_the_next_call_tries_again(caplog):
+    """The seed's client returns null; here it is an error that names each of them and what was wrong."""
+
+    async def main():
+        servers = await three_name_servers()
+        addresses = [server.address for server in servers]
+        for server in servers:
+            await server.stop()
+        instance = ClientInstance(ClientOptions(name_servers=addresses, call_timeout_ms=500))
+        try:
+            for _ in range(2):  # the second would wait for ever if the lock were still held
+                with pytest.raises(ConnectError) as raised:
+                    await instance.name_servers.call(Command(105, {"topic": "T"}))
+                assert all(address in str(raised.value) for address in addresses)
+        finally:
+            await instance.close()
+        assert all(f"name server {address}" in caplog.text for address in addresses)
+
+    asyncio.run(main())
+
+
+@pytest.mark.seed("S1-24")
+def test_who_waits_too_long_for_the_choice_is_told_so():
+    async def main():
+        servers = await three_name_servers()
+        for server in servers:
+            server.behave = lambda connection, request: None
+        addresses = [server.address for server in servers]
+        instance = ClientInstance(ClientOptions(name_servers=addresses, call_timeout_ms=2_000))
+        try:
+            slow = asyncio.ensure_future(instance.name_servers.call(Command(105, {"topic": "T"})))
+            await asyncio.sleep(0.05)
+            with pytest.raises(ConnectError, match="still being tried"):
+                await instance.name_servers.call(Command(105, {"topic": "T"}), timeout_ms=20)
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
         finally:
             await instance.close()
             for server in servers:

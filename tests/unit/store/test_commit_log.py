@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from penstock.errors import DiskFullError, StoreFailedError, StoreFormatError
 from penstock.message import Message
 from penstock.store import FlushMode, MessageStore
+from penstock.store.segment import Segment
 from penstock.testing import FaultyDisk, ManualClock
 from tests.fault.store_checks import audit, faulty, open_store, small_options
 
@@ -91,12 +93,35 @@ def test_no_space_to_prepare_is_no_failure_and_is_tried_again(
     assert segments_in(tmp_path) == names(0, 1)
 
 
-def test_a_prepared_segment_that_came_too_late_is_thrown_away(store: MessageStore, tmp_path: Path) -> None:
-    fill_to(store, SEGMENT + 1)
-    late = tmp_path / "prepare" / f"{names(1)[0]}.ready"
-    late.write_bytes(bytes(SEGMENT))
-    store.log.take_prepared(SEGMENT, late)
-    assert not late.exists()
+def test_an_append_waits_for_the_segment_that_is_being_prepared(
+    store: MessageStore, disk: FaultyDisk, tmp_path: Path
+) -> None:
+    """It does not make a second one over it, and nobody waits for anybody twice."""
+    fill_to(store, SEGMENT * 3 // 4)
+    begun, go_on = threading.Event(), threading.Event()
+    made = Segment.create
+
+    def slow(*arguments: object) -> Segment:
+        begun.set()
+        assert go_on.wait(10)
+        return made(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "create", staticmethod(slow))
+        keeper = threading.Thread(target=store.log.prepare)
+        keeper.start()
+        assert begun.wait(10)
+        writer = threading.Thread(target=fill_to, args=(store, SEGMENT + 1))
+        writer.start()
+        writer.join(0.2)
+        assert writer.is_alive(), "waits"
+        assert store.log.max_offset <= SEGMENT
+        go_on.set()
+        keeper.join(10)
+        writer.join(10)
+    made_files = [entry.path for entry in disk.log if entry.op == "allocate" and names(1)[0] in entry.path]
+    assert len(made_files) == 1
+    assert segments_in(tmp_path) == names(0, 1)
     assert audit(store).all() == []
 
 

@@ -59,16 +59,6 @@ def test_what_an_earlier_try_left_in_the_same_place_is_not_taken_over(tmp_path: 
     segment.close()
 
 
-def test_prepared_and_needed_at_once_do_not_meet(tmp_path: Path) -> None:
-    paths, disk = paths_in(tmp_path), faulty(tmp_path)
-    ready = Segment.make(disk, paths, 3 * SIZE, SIZE, ".ready")
-    segment = Segment.create(disk, paths, 3 * SIZE, SIZE)
-    assert ready.exists()
-    assert ready.parent == paths.prepare
-    assert segment.path.exists()
-    segment.close()
-
-
 @pytest.mark.fault("F7")
 @pytest.mark.parametrize("size", [1, 4096, SIZE - 1])
 def test_a_short_file_is_filled_up_durably(tmp_path: Path, size: int) -> None:
