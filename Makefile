@@ -31,6 +31,7 @@ VENV_STAMP := $(VENV)/.stamp-venv
 DEPS_STAMP := $(VENV)/.stamp-dependencies
 HOT_STAMP := $(VENV)/.stamp-hot-$(HOT_FORM)
 JAVA_STAMP := $(VENV)/.stamp-java
+SPARK_STAMP := $(VENV)/.stamp-spark
 
 # The folders whose tests run in both forms; the others start processes, where only the compiled form ships.
 BOTH_FORMS := $(wildcard tests/unit tests/compat tests/property)
@@ -45,8 +46,8 @@ help: ## Print this list
 	@echo 'Variables: JOBS=2  ROUNDS=1000  ARGS="-k name"  PYTHON=python3.12'
 
 .PHONY: demo
-demo: setup ## Show what Penstock does, with figures
-	@$(PY) -m penstock.cli.main demo
+demo: setup ## Show what Penstock does, with figures: about two minutes, everything in build/demo
+	@$(PY) -m penstock.cli.main demo --dir build/demo
 
 .PHONY: test
 test: setup ## Run the tests, compiled; then unit, compat and property tests again uncompiled
@@ -72,7 +73,7 @@ interop: setup ## Run Apache RocketMQ's own store, broker, clients and mqadmin a
 check: $(DEPS_STAMP) ## Lint, format, types and import directions
 	@echo '== ruff check' && $(PY) -m ruff check
 	@echo '== ruff format' && $(PY) -m ruff format --check
-	@echo '== mypy' && $(PY) -m mypy $(if $(MYPY_EXTRA),penstock scripts setup.py $(MYPY_EXTRA))
+	@echo '== mypy' && $(PY) -m mypy $(if $(MYPY_EXTRA),penstock pyspark_penstock scripts setup.py $(MYPY_EXTRA))
 	@echo '== import directions' && $(VENV)/bin/lint-imports
 
 .PHONY: bench
@@ -86,6 +87,10 @@ bench-wire: setup ## Measure the broker against RocketMQ, Redis and NATS with a 
 .PHONY: bench-clients
 bench-clients: setup ## Measure brokers with the same Java client, and the Python client beside the Java one
 	@$(PY) -m benchmarks.clients $(ARGS)
+
+.PHONY: bench-kafka
+bench-kafka: setup ## Measure Spark reading Penstock beside Spark reading Kafka (needs Java 17+, Maven)
+	@$(PY) -m benchmarks.spark_kafka $(ARGS)
 
 .PHONY: crash
 crash: setup ## Kill writers at random moments for ROUNDS=n rounds and check what survives
@@ -110,7 +115,7 @@ hooks: $(DEPS_STAMP) ## Install the pre-commit hooks into this clone
 	@$(VENV)/bin/pre-commit install
 
 .PHONY: setup
-setup: $(DEPS_STAMP) $(HOT_STAMP) $(JAVA_STAMP) ## Make .venv, install dependencies, compile the hot modules
+setup: $(DEPS_STAMP) $(HOT_STAMP) $(JAVA_STAMP) $(SPARK_STAMP) ## Make .venv, install dependencies, compile the hot modules
 
 .PHONY: clean
 clean: ## Remove everything that make made
@@ -129,7 +134,7 @@ $(DEPS_STAMP): pyproject.toml constraints.txt $(VENV_STAMP)
 	@echo '== dependencies, as pinned in constraints.txt'
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
 	@PENSTOCK_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation --editable '.[dev,fast]'
+	    --no-build-isolation --editable '.[dev,fast,spark]'
 	@touch $@
 
 # Without a compiler the rest still works, so this step warns, keeps no stamp, and is tried again next time. An
@@ -146,8 +151,15 @@ $(HOT_STAMP): setup.py $(HOT_SOURCES) $(DEPS_STAMP)
 	        'Why is said above. Everything works, slowly: make demo and make test-pure run, make test refuses.'; \
 	fi
 
-# Java serves `make interop` and later the Spark extra; everything else goes on without.
+# Java serves Spark and `make interop`; everything else goes on without.
 $(JAVA_STAMP): scripts/ensure-java $(VENV_STAMP)
 	@echo '== Java'
 	@scripts/ensure-java --warn
+	@touch $@
+
+# Spark starts in half the time with an archive of the classes that it loads, which is made once in the user's cache.
+# It works without: where the archive cannot be made the reason is told and that is all.
+$(SPARK_STAMP): penstock/spark/java.py $(DEPS_STAMP) $(JAVA_STAMP)
+	@echo '== Spark'
+	@$(PY) -m penstock.spark.java || true
 	@touch $@

@@ -16,6 +16,7 @@
     │   ├── ClientClosedError
     │   ├── RouteNotFoundError         no broker has the topic
     │   ├── BufferFullError            not sent: too much waits for being sent already
+    │   ├── GapError                   messages that a read was to find are not there any more
     │   └── SendError                  a send did not end with a stored message
     │       ├── SendFailedError        it is not stored: sending again makes no duplicate
     │       └── SendUnknownError       outcome unknown: it may be stored, sending again may duplicate it
@@ -156,6 +157,10 @@ class BufferFullError(ClientError):
     """Messages come faster than the brokers take them; this one was not sent."""
 
     retriable = True
+
+
+class GapError(ClientError):
+    """Messages in the range of a read are deleted, damaged or lost, and it was told not to go on without them."""
 
 
 class SendError(ClientError):

@@ -204,7 +204,9 @@ def read_room(path: Path) -> Iterator[OptionsClass]:
 
 
 def read_all() -> list[OptionsClass]:
-    paths = {path for pattern in PATTERNS for path in ROOT.glob(pattern)}
+    found = {path for pattern in PATTERNS for path in ROOT.glob(pattern)}
+    # Options of Spark's reads and writes are given to Spark, by other names: docs/spark has their tables.
+    paths = {path for path in found if path.parent.name != "spark"}
     order = [*SECTIONS]
     groups = [group for path in sorted(paths) for group in read_room(path)]
     return sorted(groups, key=lambda group: order.index(group.name) if group.name in order else len(order))

@@ -32,6 +32,12 @@ MODULES = (
     "frames",
     "sends",
     "decode",
+    "rows",
+    "buffers",
+    "pairs",
+    "columns",
+    "staged",
+    "encode",
 )
 
 

@@ -37,6 +37,11 @@ cdef extern from *:
     static inline void penstock_put_i64(unsigned char *p, Py_ssize_t at, int64_t v) {
         uint64_t w = __builtin_bswap64((uint64_t)v); memcpy(p + at, &w, 8);
     }
+    static inline int32_t penstock_get_own_i32(const unsigned char *p, Py_ssize_t at) {
+        int32_t v; memcpy(&v, p + at, 4); return v;
+    }
+    static inline void penstock_put_own_i32(unsigned char *p, Py_ssize_t at, int32_t v) { memcpy(p + at, &v, 4); }
+    static inline void penstock_put_own_i64(unsigned char *p, Py_ssize_t at, int64_t v) { memcpy(p + at, &v, 8); }
     static inline void penstock_copy(unsigned char *to, Py_ssize_t to_at, const unsigned char *from,
                                      Py_ssize_t from_at, Py_ssize_t count) {
         memcpy(to + to_at, from + from_at, (size_t)count);
@@ -55,6 +60,32 @@ cdef extern from *:
         uint64_t v;
         while (at + 8 <= end) { memcpy(&v, p + at, 8); if (v) return 0; at += 8; }
         while (at < end) if (p[at++]) return 0;
+        return 1;
+    }
+
+    /* Whether bytes are UTF-8: no surrogates, no longer form than needed. Eight ASCII bytes a round. */
+    static inline int penstock_is_utf8(const unsigned char *s, Py_ssize_t at, Py_ssize_t count) {
+        const unsigned char *p = s + at, *end = p + count;
+        uint64_t v;
+        while (p < end) {
+            unsigned lead, low, high; int more;
+            while (end - p >= 8) {
+                memcpy(&v, p, 8);
+                if (v & 0x8080808080808080ull) break;
+                p += 8;
+            }
+            if (p == end) return 1;
+            lead = *p++;
+            if (lead < 0x80) continue;
+            more = lead >= 0xC2 && lead <= 0xDF ? 1 : (lead & 0xF0) == 0xE0 ? 2
+                 : lead >= 0xF0 && lead <= 0xF4 ? 3 : 0;
+            if (!more || end - p < more) return 0;
+            low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+            high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+            if (*p < low || *p > high) return 0;
+            p++;
+            while (--more) { if ((*p & 0xC0) != 0x80) return 0; p++; }
+        }
         return 1;
     }
 
@@ -254,6 +285,14 @@ cdef extern from *:
         __builtin_prefetch((const char *)object + 64);
     }
 
+    /* The same for bytes at a place, as far as most small records reach. */
+    static inline void penstock_prefetch_at(const unsigned char *p, Py_ssize_t at) {
+        __builtin_prefetch(p + at);
+        __builtin_prefetch(p + at + 64);
+        __builtin_prefetch(p + at + 128);
+        __builtin_prefetch(p + at + 192);
+    }
+
     static inline void penstock_move(unsigned char *p, Py_ssize_t to, Py_ssize_t from, Py_ssize_t count) {
         memmove(p + to, p + from, (size_t)count);
     }
@@ -278,6 +317,9 @@ cdef extern from *:
     void put_i16 "penstock_put_i16"(unsigned char *p, Py_ssize_t pos, int value) noexcept nogil
     void put_i32 "penstock_put_i32"(unsigned char *p, Py_ssize_t pos, int32_t value) noexcept nogil
     void put_i64 "penstock_put_i64"(unsigned char *p, Py_ssize_t pos, int64_t value) noexcept nogil
+    int32_t get_own_i32 "penstock_get_own_i32"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    void put_own_i32 "penstock_put_own_i32"(unsigned char *p, Py_ssize_t pos, int32_t value) noexcept nogil
+    void put_own_i64 "penstock_put_own_i64"(unsigned char *p, Py_ssize_t pos, int64_t value) noexcept nogil
     void copy_bytes "penstock_copy"(unsigned char *target, Py_ssize_t target_pos, const unsigned char *source,
                                     Py_ssize_t source_pos, Py_ssize_t count) noexcept nogil
     void move_bytes "penstock_move"(unsigned char *p, Py_ssize_t to, Py_ssize_t start,
@@ -287,6 +329,7 @@ cdef extern from *:
     Py_ssize_t find_byte "penstock_find"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end,
                                          int value) noexcept nogil
     bint all_zero "penstock_all_zero"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t end) noexcept nogil
+    bint is_utf8 "penstock_is_utf8"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count) noexcept nogil
     int32_t crc31 "penstock_crc31"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count) noexcept nogil
     int32_t copy_crc31 "penstock_copy_crc31"(unsigned char *target, Py_ssize_t target_pos,
                                              const unsigned char *source, Py_ssize_t source_pos,
@@ -294,6 +337,7 @@ cdef extern from *:
     int32_t java_hash "penstock_java_hash"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count,
                                            int32_t seed) noexcept nogil
     void prefetch "penstock_prefetch"(object target) noexcept
+    void prefetch_at "penstock_prefetch_at"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
     int write_all "penstock_write_all"(int fd, const unsigned char *p, Py_ssize_t count,
                                        int64_t position) noexcept nogil
 

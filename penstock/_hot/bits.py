@@ -12,6 +12,8 @@ from typing import Any
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_OWN_I32 = struct.Struct("=i")
+_OWN_I64 = struct.Struct("=q")
 
 
 def get_u8(p: Any, pos: int) -> int:
@@ -50,6 +52,20 @@ def put_i64(p: Any, pos: int, value: int) -> None:
     _I64.pack_into(p, pos, value)
 
 
+def get_own_i32(p: Any, pos: int) -> int:
+    """In the machine's own byte order, for buffers that are handed to others in memory."""
+    value: int = _OWN_I32.unpack_from(p, pos)[0]
+    return value
+
+
+def put_own_i32(p: Any, pos: int, value: int) -> None:
+    _OWN_I32.pack_into(p, pos, value)
+
+
+def put_own_i64(p: Any, pos: int, value: int) -> None:
+    _OWN_I64.pack_into(p, pos, value)
+
+
 def copy_bytes(target: Any, target_pos: int, source: Any, source_pos: int, count: int) -> None:
     target[target_pos : target_pos + count] = source[source_pos : source_pos + count]
 
@@ -71,6 +87,15 @@ def find_byte(p: Any, pos: int, end: int, value: int) -> int:
 
 def all_zero(p: Any, pos: int, end: int) -> bool:
     return not any(bytes(p[pos:end]))
+
+
+def is_utf8(p: Any, pos: int, count: int) -> bool:
+    """Whether bytes are text, by Python's rules: no surrogates, no longer form than needed."""
+    try:
+        bytes(p[pos : pos + count]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def crc31(p: Any, pos: int, count: int) -> int:
@@ -95,6 +120,10 @@ def java_hash(p: Any, pos: int, count: int, seed: int) -> int:
 
 def prefetch(target: Any) -> None:
     """Bring an object near before it is used; a hint to the processor, nothing to Python."""
+
+
+def prefetch_at(p: Any, pos: int) -> None:
+    """The same for bytes at a place, as far as most small records reach."""
 
 
 def new_buffer(size: int) -> bytearray:

@@ -57,3 +57,75 @@ S_BATCH = 104
 S_PHY = 112
 S_OFFSET = 120
 SLOT_COUNT = 16
+
+# Why a row is missing, beside what `check_record` says.
+NO_RECORD = -9
+ELSEWHERE = -10
+NOT_PACKED = -11
+GONE = -12
+ROW_REASONS = {
+    **REASONS,
+    NO_RECORD: "this offset has no record",
+    ELSEWHERE: "its queue entry leads to a record of another place",
+    NOT_PACKED: "its body cannot be unpacked",
+    GONE: "its part of the log is not there any more",
+}
+
+# Where the parts of a chosen row are in the bytes it came from: byte offsets into its slots (`rows.py`).
+# A block of rows is turned into columns before the next one is looked at: small enough to stay in the cache.
+BLOCK_ROWS = 512
+BLOCK_BYTES = 196608
+# How many entries ahead a record is asked for.
+AHEAD = 4
+R_RECORD = 0
+R_REST = 8
+R_BODY = 16
+R_BODY_SIZE = 24
+R_TOPIC = 32
+R_TOPIC_SIZE = 40
+R_TEXT = 48
+R_TEXT_SIZE = 56
+R_KEYS = 64
+R_KEYS_SIZE = 72
+R_TAGS = 80
+R_TAGS_SIZE = 88
+R_ID = 96
+R_ID_SIZE = 104
+R_PLAIN = 112
+ROW_SIZE = 120
+# From so many properties on a row goes through a dictionary: comparing each name with each would take too long.
+PAIRS_MAX = 64
+
+# An item of a staged batch, and why one is refused (`staged.py`). A delayed copy needs some room for DELAY.
+ITEM_SIZE_MIN = 22
+DELAY_ROOM = 24
+I_LENGTHS = 1
+I_TARGET = 2
+I_LEVEL = 3
+I_PAIR = 4
+I_RESERVED = 5
+I_NO_KEY = 6
+I_TOO_LONG = 7
+ITEM_REFUSALS = {
+    I_LENGTHS: "its lengths do not add up",
+    I_TARGET: "it goes to a queue that the head does not name",
+    I_LEVEL: "its delay level is no level",
+    I_PAIR: "its properties are no pairs of a name and a value",
+    I_RESERVED: "one of its properties is the broker's own to set",
+    I_NO_KEY: "it has no UNIQ_KEY",
+    I_TOO_LONG: "its properties take more bytes than a record has room for",
+}
+
+# Why a row cannot become a message: in which column, and what is wrong there (`encode.py`).
+E_NO_BODY = 1
+E_LONG_BODY = 2
+E_NO_TOPIC = 3
+E_KEYS = 4
+E_TAGS = 5
+E_NAME = 6
+E_VALUE = 7
+E_PROPERTIES = 8
+E_QUEUE = 9
+E_DELAY = 10
+# Unique keys that differ in their last four hex digits only.
+IDS_PER_MOMENT = 65536

@@ -43,7 +43,7 @@ cdef class RecordBuilder:
     cdef int _begin(self, long long base, long long room, long long now) except? -2
     cdef bint _add(self, AppendRequest request) except? -1
     cdef int _reserve(self, Py_ssize_t size) except? -1
-    cdef long long put(self, QueueState queue, unsigned char *body, Py_ssize_t body_at, Py_ssize_t body_size,
+    cdef long long put(self, QueueState queue, const unsigned char *body, Py_ssize_t body_at, Py_ssize_t body_size,
                        unsigned char *properties, Py_ssize_t properties_at, Py_ssize_t properties_size, int flag,
                        int sys_flag, long long born_timestamp, unsigned char *born_host, Py_ssize_t born_size,
                        int reconsume_times, long long prepared_offset) except? -1

@@ -341,7 +341,7 @@ class RecordBuilder:
     def put(
         self,
         queue: QueueState,
-        body: cython.p_uchar,
+        body: cython.p_const_uchar,
         body_at: cython.Py_ssize_t,
         body_size: cython.Py_ssize_t,
         properties: cython.p_uchar,

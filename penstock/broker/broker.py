@@ -1,9 +1,9 @@
 """The broker, assembled: its store, its tables, its processors, its servers, and the order in which they live.
 
-    start   store opened (recovery in a thread), tables read, timers, server, registration last: whoever finds the
-            broker through a name server finds it ready
-    stop    unregistered, no new sends, waiting pulls and sends answered, connections closed, tables saved,
-            store flushed and closed
+    start   store opened (recovery in a thread), tables read, publications finished that a crash interrupted, timers,
+            server, registration last: whoever finds the broker through a name server finds it ready
+    stop    unregistered, no new sends, waiting sends, publications and pulls answered, connections closed, tables
+            saved, store flushed and closed
 
 Everything runs in the event loop that called `start`; disk work that takes long runs in threads. A start that
 fails leaves nothing open. Assembly only: what a part does is in its own module.
@@ -42,10 +42,14 @@ from penstock.broker.processors.relay import ClientCalls, RelayProcessor
 from penstock.broker.processors.reply import ReplyProcessor
 from penstock.broker.processors.send import SendProcessor
 from penstock.broker.processors.send_back import SendBackProcessor
+from penstock.broker.processors.staging import StagingProcessor
 from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
+from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
+from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.send_rules import SendRules
+from penstock.broker.staging import Staging
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
@@ -165,6 +169,7 @@ class Broker:
         self._writer: MessageWriter | None = None
         self._delay: DelayService | None = None
         self._pulls: PullProcessor | None = None
+        self.publications: Publications | None = None
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
@@ -232,7 +237,8 @@ class Broker:
             await self._server.start()
         store = await self._open_store()
         self._load(store)
-        self._assemble(store)
+        publications = await self._finish_publications(store)
+        self._assemble(store, publications)
         if self.options.port:
             await self._server.start()
         if self.options.vip_listener:
@@ -263,7 +269,17 @@ class Broker:
             counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
         self.topics.adopt(counts)
 
-    def _assemble(self, store: MessageStore) -> None:
+    async def _finish_publications(self, store: MessageStore) -> Publications:
+        """Before any request has a processor: nobody may see the half of a batch that a crash has left."""
+        options, runtime = self.options, self._runtime
+        self.publications = Publications(
+            options, store, self.topics, self.rules, self.flow, self.statistics, runtime, self._config
+        )
+        if not options.broker_id:  # a slave has what its master has decided
+            await asyncio.get_running_loop().run_in_executor(None, self.publications.recover)
+        return self.publications
+
+    def _assemble(self, store: MessageStore, publications: Publications) -> None:
         options, runtime, clock = self.options, self._runtime, self._runtime.clock
         flusher = self._flusher = LoopFlusher(store)
         writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
@@ -280,10 +296,11 @@ class Broker:
             self.statistics,
             clock,
         )
+        unique_ids = UniqueIds(self._store_host(), runtime)
         sends = SendProcessor(
             self.rules,
             writer,
-            UniqueIds(self._store_host(), runtime),
+            unique_ids,
             self.offset_ids,
             body_bytes_max=store.options.max_message_size_bytes,
             batch_count_max=options.batch_count_max,
@@ -291,13 +308,22 @@ class Broker:
         )
         processors: list[Processor] = [sends, pulls, *self._own_processors(store, writer, pulls, delay)]
         processors += self._membership_processors(store)
+        staging = Staging(store, self.rules, writer, options.batch_count_max)
+        processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
         for processor in processors:
             processor.register(self._table)
         for code in self._table.codes:
             handler = self._table.find(code)
             if handler is not None and code not in _NOT_ON_VIP:
                 self._vip_table.register(code, handler)
-        parts: list[object] = [*processors, self.rules, self.flow, self.calls, self.registration]
+        parts: list[object] = [
+            *processors,
+            publications,
+            self.rules,
+            self.flow,
+            self.calls,
+            self.registration,
+        ]
         parts += [self.topics, self.groups, self.consumers, self.producers]
         self._followers = [part for part in parts if hasattr(part, "reconfigure")]
 
@@ -360,9 +386,10 @@ class Broker:
 
     def _begin(self) -> None:
         """Everything that runs by itself."""
-        if self._flusher is None or self._pulls is None or self._delay is None:
+        if self._flusher is None or self._pulls is None or self._delay is None or self.publications is None:
             return
         self._flusher.start()
+        self.publications.start(self._flusher)
         self._pulls.polling.start()
         self.store.on_arrival(self._pulls.polling.on_arrival)
         self.offsets.on_reset.append(self._pulls.polling.wake)
@@ -373,6 +400,9 @@ class Broker:
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
+        retention = RetentionGroups(self.offsets, self.store)
+        retention.tell()
+        self._timers.every(self.store_options.clean_interval_ms, retention.tell)
         self.registration.start()
 
     # -- while it runs ---------------------------------------------------------------------------------------
@@ -406,6 +436,8 @@ class Broker:
         self._timers.stop()
         if self._is_started and self._writer is not None and self._pulls is not None:
             await self._writer.drain(self.store_options.sync_flush_timeout_ms)
+            if self.publications is not None:
+                await self.publications.stop()
             self._pulls.polling.stop()
         if self._vip_server is not None:
             await self._vip_server.stop(STOP_GRACE_MS)

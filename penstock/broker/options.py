@@ -35,9 +35,16 @@ _AT_LEAST_ONE = (
     "pull_count_memory_max",
     "pull_bytes_memory_max",
     "pull_count_disk_max",
+    "scan_count_max",
+    "scan_bytes_max",
     "pull_bytes_disk_max",
     "sends_waiting_max",
     "sends_waiting_bytes_max",
+    "publish_bytes_max",
+    "publish_handles_max",
+    "publications_waiting_max",
+    "publication_queries_max",
+    "publication_save_interval_ms",
 )
 
 
@@ -173,6 +180,11 @@ class BrokerOptions:
     pull_count_disk_max: int = 8
     # Bytes in one answer that have to be read from disk (maxTransferBytesOnMessageInDisk).
     pull_bytes_disk_max: int = 64 * 1024
+    # A pull that asks for more messages and more bytes than the limits for memory allow is a scan, as Spark reads:
+    # messages in one answer to it ...
+    scan_count_max: int = 65_536
+    # ... and bytes; a scan of what is not in memory is read from disk beside the event loop.
+    scan_bytes_max: int = 8 * 1024 * 1024
     # Messages this near to the end of the log count as in memory, in percent of the machine's memory
     # (accessMessageInMemoryMaxRatio).
     memory_percent: int = 40
@@ -191,6 +203,21 @@ class BrokerOptions:
     batch_count_max: int = 10_000
     # Whether transactional messages are refused (rejectTransactionMessage).
     reject_transactions: bool = False
+
+    # -- staged publication (Spark's sink)
+
+    # Bytes of staged messages that one publication may make visible. Nothing new of any topic becomes visible while
+    # they are copied, about a second for each gigabyte where the disk keeps up.
+    publish_bytes_max: int = 1 << 30
+    # Handles, one for each request that staged messages, that one publication may name.
+    publish_handles_max: int = 20_000
+    # Publications that may be under way or wait for their turn at once.
+    publications_waiting_max: int = 64
+    # Queries whose last batch is remembered; beyond it the one that has published nothing for longest is forgotten,
+    # and a batch of it that was published already would be published again.
+    publication_queries_max: int = 10_000
+    # How often that table goes to its file if it changed; the log has what the file has not.
+    publication_save_interval_ms: int = 5_000
 
     # -- calls to clients
 

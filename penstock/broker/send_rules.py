@@ -109,7 +109,7 @@ class SendRules:
             return 0
         if self._topics.is_unsaved(topic):
             return 0
-        if self._is_barred(config) or config.filter_type != "SINGLE_TAG" or _is_compacted(config):
+        if self._is_barred(config) or config.filter_type != "SINGLE_TAG" or is_compacted(config):
             return 0
         return max(config.read_queue_nums, config.write_queue_nums)
 
@@ -191,7 +191,7 @@ class SendRules:
         self, config: TopicConfig, header: SendMessageRequestHeader, pairs: dict[str, str], level: int
     ) -> None:
         """Refuse what would not be kept as it was meant."""
-        if _is_compacted(config) and not pairs.get(text.KEYS, "").strip():
+        if is_compacted(config) and not pairs.get(text.KEYS, "").strip():
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {config.name} is compacted: a message needs KEYS"
             )
@@ -231,5 +231,6 @@ class SendRules:
         return min(level, self._delay_levels)
 
 
-def _is_compacted(config: TopicConfig) -> bool:
+def is_compacted(config: TopicConfig) -> bool:
+    """Whether the last message of each key is kept, so that each needs one."""
     return config.attributes.get("cleanup.policy", "").upper() == "COMPACTION"

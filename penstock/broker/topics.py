@@ -41,6 +41,10 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACE_PREFIX = "rmq_sys_TRACE_DATA_"
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
+# Ours. Staged messages are in no queue of theirs (`staging.py`); what was published, by whom and when, can be read.
+STAGED_TOPIC = "PENSTOCK_STAGED"
+PUBLISHED_TOPIC = "PENSTOCK_PUBLISHED"
+_OWN_TOPICS = frozenset((STAGED_TOPIC, PUBLISHED_TOPIC))
 SYSTEM_TOPICS = frozenset(
     (
         MODEL_TOPIC,
@@ -64,6 +68,7 @@ _CLOSED_TOPICS = frozenset(
         CHECK_MAX_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        *_OWN_TOPICS,
     )
 )
 _READ_WRITE = Permission.READ | Permission.WRITE
@@ -204,6 +209,7 @@ class Topics:
         """Whether the name is reserved: no request creates, changes or deletes such a topic."""
         return (
             name in SYSTEM_TOPICS
+            or name in _OWN_TOPICS
             or name.startswith(SYSTEM_PREFIX)
             or name in (self._options.cluster_name, self._options.broker_name, self.reply_topic)
         )
@@ -308,7 +314,7 @@ class Topics:
         A crash between a first message and the saving of its topic leaves such a topic behind.
         """
         for name, count in queue_counts.items():
-            if name not in self._topics and is_topic(name):
+            if name not in self._topics and is_topic(name) and name != STAGED_TOPIC:
                 _LOG.warning("topic %s has %d queues in the store and no config; it gets one", name, count)
                 self._put(_topic(name, count))
 

@@ -1,13 +1,12 @@
-"""The first half of the demonstration: a node as `penstock up` runs it, and the Python client against it.
+"""Chapters of the demonstration: a node as `penstock up` runs it, and the Python client against it.
 
 The node lives in a thread of this process and listens on free ports of this machine; everything between client
 and broker goes over real sockets. Ends with the number of messages that were sent, received once, and received
-again, so that the last line of the demonstration can tell the truth about both halves.
+again, so that the last lines of the demonstration can tell the truth about it.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,29 +46,31 @@ class Exchange:
         return self.received == self.sent and self.again == 0 and self.lag == 0
 
 
-def exchange(count: int, title: Say, say: Say) -> Exchange:
+def exchange(directory: Path, count: int, title: Say, say: Say) -> Exchange:
     """Start a node, send and receive through it, stop it; `title` begins a step, `say` adds a line to it."""
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
-        title("Start a name server and a broker, as `penstock up` does")
-        started = time.perf_counter()
-        with _running(Path(directory)) as node:
-            facts = node.facts()
-            say(f"name server {facts['nameserver']}, broker {facts['broker']}")
-            say(f"ready in {(time.perf_counter() - started) * 1000:.0f} ms")
-            address = facts["nameserver"]
-            sent = _send(address, count, title, say)
-            received, again = _receive(address, len(sent), title, say)
-            with Admin(address) as admin:
-                lag = admin.describe_group(GROUP).lag
-                found = admin.get_message(next(iter(sent)), TOPIC)
-            say(f"lag of the group {lag:,}; message {found.msg_id} found by its id")
-            return Exchange(len(sent), len(received & sent), again, lag)
+    title("Start a name server and a broker, as `penstock up` does")
+    started = time.perf_counter()
+    with running_node(directory) as node:
+        facts = node.facts()
+        say(
+            f"name server {facts['nameserver']}, broker {facts['broker']}, "
+            f"ready in {(time.perf_counter() - started) * 1000:.0f} ms"
+        )
+        address = facts["nameserver"]
+        sent = _send(address, count, title, say)
+        received, again = _receive(address, len(sent), title, say)
+        with Admin(address) as admin:
+            lag = admin.describe_group(GROUP).lag
+            found = admin.get_message(next(iter(sent)), TOPIC)
+        say(f"lag of the group {lag:,}; message {found.msg_id} found by its id")
+        return Exchange(len(sent), len(received & sent), again, lag)
 
 
 @contextmanager
-def _running(directory: Path) -> Iterator[Node]:
+def running_node(data: Path) -> Iterator[Node]:
+    """A name server and a broker on free ports, with their data in this directory."""
     options = NodeOptions(
-        process=ProcessOptions(data=str(directory / "data")),
+        process=ProcessOptions(data=str(data)),
         nameserver=NameServerOptions(port=0),
         broker=BrokerOptions(port=0),
         store=OPTIONS,

@@ -24,11 +24,21 @@ from penstock.errors import PenstockError
 COMMANDS = {
     "broker": ("penstock.cli.servers", "broker", "Run a broker."),
     "consume": ("penstock.cli.consume", "consume", "Print the messages of TOPIC."),
-    "demo": ("penstock.cli.demo", "demo", "Send and receive, crash, recover, verify and dump, with figures."),
+    "demo": (
+        "penstock.cli.demo",
+        "demo",
+        "Send and receive, crash and recover, then a shop's orders through Spark, with figures.",
+    ),
     "group": ("penstock.cli.group", "group", "List, describe and reset consumer groups."),
     "message": ("penstock.cli.message", "message", "Look up single messages."),
     "nameserver": ("penstock.cli.servers", "nameserver", "Run a name server."),
+    "pipeline": (
+        "penstock.cli.pipeline",
+        "pipeline",
+        "Run jobs on Spark: archive, audit, replay, compact, streaming SQL.",
+    ),
     "produce": ("penstock.cli.produce", "produce", "Send the lines of standard input to TOPIC."),
+    "sql": ("penstock.cli.sql", "sql", "Query topics with SQL, the archive and the log together."),
     "status": ("penstock.cli.status", "status", "Show the brokers of the cluster and how they are."),
     "store": ("penstock.cli.store", "store", "Look into a store directory without changing it."),
     "topic": ("penstock.cli.topic", "topic", "Create, list, describe and delete topics."),

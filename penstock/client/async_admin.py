@@ -54,6 +54,8 @@ _INTERNAL_TOPICS = frozenset(
     {
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
+        "PENSTOCK_PUBLISHED",
+        "PENSTOCK_STAGED",
         "SCHEDULE_TOPIC_XXXX",
         "SELF_TEST_TOPIC",
         "TBW102",
@@ -167,9 +169,7 @@ class AsyncAdmin:
             cluster = await calls.cluster()
             own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
             own |= {f"{name}_REPLY_TOPIC" for name in cluster.cluster_addr_table}
-            names = {
-                name for name in names - own - _INTERNAL_TOPICS if not name.startswith(_INTERNAL_PREFIXES)
-            }
+            names = {name for name in names - own if not is_internal_topic(name)}
         return sorted(names)
 
     async def describe_topic(self, topic: str) -> TopicDescription:
@@ -354,6 +354,11 @@ class AsyncAdmin:
             for name, equals, value in (line.partition("=") for line in lines)
             if equals and not name.lstrip().startswith("#")
         }
+
+
+def is_internal_topic(name: str) -> bool:
+    """Whether the system made a topic for itself, as far as its name tells."""
+    return name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIXES)
 
 
 def _first_number(text: str) -> float:

@@ -82,6 +82,14 @@ class UniqueIds:
                 self._page = ""
         return ids
 
+    def moment(self) -> str:
+        """What 65536 ids begin with that are all the caller's: each is this and a number of four hex digits."""
+        with self._lock:
+            self._counter = _COUNTER_END  # what is left of the present moment is given up
+            self._advance()
+            self._counter, self._page = _COUNTER_END, ""
+            return self._prefix
+
     def _advance(self) -> None:
         """Move to the present moment, or to the one after the last if that is used up or the clock went back."""
         moment = self._clock.now_ms()

@@ -109,6 +109,10 @@ class RequestCode(IntEnum):
     BROKER_HEARTBEAT = 904
     NOTIFY_MIN_BROKER_ID_CHANGE = 905
     GET_BROKER_HA_STATUS = 907
+    # Ours: messages kept back, and made messages all at once (docs/formats/staged-publication.md).
+    STAGE_MESSAGES = 9010
+    PUBLISH_STAGED = 9011
+    STAGED_STATUS = 9012
 
 
 class ResponseCode(IntEnum):

@@ -351,6 +351,8 @@ class Connection(asyncio.Protocol):
             return
         if len(out) == 1:
             self._transport.write(out[0])
+        elif self._out_size > len(out) * LARGE_BODY:
+            self._transport.writelines(out)  # large ones leave from where they are
         else:
             self._transport.write(b"".join(out))
         self._look_at_buffer()

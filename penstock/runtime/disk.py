@@ -7,6 +7,7 @@ has the same door with faults behind it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -15,9 +16,11 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
+_AT_WORKING_DIRECTORY = -100
+_RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,16 @@ class Disk(Protocol):
     def usage(self, path: Path) -> DiskUsage: ...
 
     def lock(self, path: Path, content: bytes) -> FileLock: ...
+
+
+@runtime_checkable
+class SwappingDisk(Protocol):
+    """What some disks can do besides: a second name for a file, and two names swapped in one step. Both raise
+    OSError where the file system cannot."""
+
+    def link(self, source: Path, target: Path) -> None: ...
+
+    def exchange(self, first: Path, second: Path) -> None: ...
 
 
 class SystemFile:
@@ -223,6 +236,21 @@ class SystemDisk:
 
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def exchange(self, first: Path, second: Path) -> None:
+        """Linux's renameat2: whoever lists one of two directories sees it as it was before or as it is after."""
+        import ctypes
+
+        swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if swap is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(first))
+        here = _AT_WORKING_DIRECTORY
+        if swap(here, os.fsencode(first), here, os.fsencode(second), ctypes.c_uint(_RENAME_EXCHANGE)):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(first))
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

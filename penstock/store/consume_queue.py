@@ -256,6 +256,11 @@ class ConsumeQueue:
             offset = stop
         return offset
 
+    def position_from(self, offset: int) -> int | None:
+        """Log position of the first record at or after an offset, None if there is none yet."""
+        entry = self.entry(self._after_fillers(max(offset, self.min_offset)))
+        return None if entry is None else entry.position
+
     def clear(self) -> None:
         """Drop all files: the queue is built again from the log."""
         while self._files:

@@ -4,6 +4,11 @@ Visibility rule: a record is dispatched when the log is confirmed up to its end.
 synchronous flush, written otherwise (and replicated, once there are replicas). Nothing else makes a message
 visible, so nobody can read what a crash may take back.
 
+A hold keeps part of that back: what lies behind its position is not dispatched, confirmed or not, until it is
+released, and then all of it is dispatched in one go, under the lock that every reader takes. That is how many
+messages become visible at once. Records before the position are not touched by it, nor is anything that is
+written or flushed: a hold is not on disk, and after a restart there is none.
+
 Runs under the store's append lock.
 """
 
@@ -24,6 +29,7 @@ from penstock.store.segment import Segment
 
 # More offsets than this missing in one place are not a gap but a damaged offset.
 GAP_MAX = 1_000_000
+NOT_HELD = 1 << 62
 
 
 class RescanNeeded(Exception):
@@ -41,24 +47,41 @@ class LogDispatch:
         self._dispatcher = dispatcher
         self._findings = findings
         self.offset = 0
+        # Nothing at or behind this position is dispatched. A record ends here, or nothing is held.
+        self.held_at = NOT_HELD
         # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
         self.rescan_on_gap = False
+
+    def hold(self, position: int) -> int:
+        """Dispatch nothing from `position` on until `release`; the position."""
+        invariant(self.held_at == NOT_HELD, "there is one hold at a time")
+        self.held_at = position
+        return position
+
+    def release(self) -> None:
+        """What was held may be dispatched again; `catch_up` does it."""
+        self.held_at = NOT_HELD
 
     def written(self, built: bytearray, size: int, base: int) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if size and base == self.offset and self._dispatcher.run_built(built, size, base) == DONE:
+        if not size or base != self.offset or base + size > self.held_at:
+            return
+        if self._dispatcher.run_built(built, size, base) == DONE:
             self.offset = base + size
 
     def appended(self, requests: Sequence[AppendRequest], end: int, base: int) -> None:
         """Dispatch messages just written at `base`, from their requests, if nothing before them is waiting."""
-        if base == self.offset and self._dispatcher.run_requests(requests) == DONE:
+        if base != self.offset or end > self.held_at:
+            return
+        if self._dispatcher.run_requests(requests) == DONE:
             self.offset = end
 
     def catch_up(self, limit: int) -> None:
-        """Dispatch from the maps up to a log position at which a record ends."""
+        """Dispatch from the maps up to a log position at which a record ends, or to where the rest is held."""
+        limit = min(limit, self.held_at)
         while self.offset < limit:
             segment = self._log.segment_of(self.offset)
             if segment is None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.runtime import Runtime
 from penstock.store.audit import LogAudit
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.options import FlushMode
-from penstock.store.retention import MANUAL_ROUNDS, RetentionPlan, SegmentAge, plan_round
+from penstock.store.retention import MANUAL_ROUNDS, Needed, RetentionPlan, SegmentAge, plan_round
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
@@ -39,6 +40,8 @@ class Keeper:
         self.used_percent = 0
         self.last_plan: RetentionPlan | None = None
         self._manual_rounds = 0
+        # With groups to wait for nothing is deleted before the broker has said how far they are.
+        self._needed = Needed(everything=bool(self._options.retention_groups))
         self._due: dict[str, int] = {}
         self._audit = LogAudit(store.log, store.queues, store.findings, lock, repair=True)
 
@@ -154,6 +157,28 @@ class Keeper:
         """Delete expired segments now and in the next rounds, whatever the hour."""
         self._manual_rounds = MANUAL_ROUNDS
 
+    def keep(self, needed: Needed) -> None:
+        """What has to stay from now on, until told otherwise. Any thread may say so."""
+        self._needed = needed
+
+    def _needed_from(self) -> int | None:
+        """Log position of the oldest record that is needed, None if there is none."""
+        needed = self._needed
+        if needed.everything:
+            return 0
+        by_topic: dict[str, list[Mapping[int, int]]] = {}
+        for topic, offsets in needed.offsets:
+            by_topic.setdefault(topic, []).append(offsets)
+        if not by_topic:
+            return None
+        with self._lock:
+            found = [
+                queue.position_from(min(offsets.get(queue.queue_id, 0) for offsets in by_topic[queue.topic]))
+                for queue in self._store.queues
+                if queue.topic in by_topic
+            ]
+        return min((position for position in found if position is not None), default=None)
+
     def _look_at_disk(self) -> None:
         self.last_plan = self._plan(())
         self._apply_limits(self.last_plan)
@@ -167,6 +192,7 @@ class Keeper:
             clock.local_hour(),
             self._manual_rounds > 0,
             segments,
+            self._needed_from() if segments else None,
         )
 
     def _apply_limits(self, plan: RetentionPlan) -> None:
@@ -191,7 +217,7 @@ class Keeper:
         store = self._store
         active = store.log.active
         candidates = tuple(
-            SegmentAge(segment.base, self._runtime.disk.modified_ms(segment.path))
+            SegmentAge(segment.base, self._runtime.disk.modified_ms(segment.path), segment.size)
             for segment in list(store.log.segments)
             # Never one that is being written, nor one that a flush may still be working on.
             if segment is not None
@@ -201,6 +227,14 @@ class Keeper:
         )
         plan = self._plan(candidates)
         self._manual_rounds = max(self._manual_rounds - 1, 0)
+        if plan.needed:
+            _LOG.error(
+                "disk of %s is %d %% full: %d segments are deleted that %s has not taken yet",
+                store.path,
+                plan.used_percent,
+                len(plan.needed),
+                ", ".join(self._options.retention_groups) or "somebody",
+            )
         if plan.delete:
             with self._lock:
                 store.queues.expect_start(plan.delete[-1] + store.log.segment_size)

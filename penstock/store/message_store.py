@@ -387,6 +387,18 @@ class MessageStore:
                     self.dispatch.written(*self.log.last_built())
                 self._announce()
 
+    def hold(self) -> int:
+        """Let nobody see what is appended from here on until `release` shows it all at once; the log's end now."""
+        with self._lock:
+            self.gate.check_writable()
+            return self.dispatch.hold(self.log.max_offset)
+
+    def release(self) -> None:
+        """Show what was held back: what is written or, under synchronous flush, flushed by now."""
+        with self._lock:
+            self.dispatch.release()
+            self._announce()
+
     def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:
         """The full answer for one request of a group."""
         return AppendResult.of(self._store_host, request, durability, status)

@@ -71,6 +71,10 @@ class StoreOptions:
     delete_when: str = "04"
     # How long a segment is kept after its last write (fileReservedTime).
     file_reserved_hours: int = 72
+    # Consumer groups that retention waits for, separated by `;`: a segment stays until each of them has committed offsets
+    # behind its messages, in the topics in which the group has any. An archive is such a group (penstock-archive). Over
+    # disk_clean_forcibly_percent segments go all the same, and that is logged as an error.
+    retention_groups: tuple[str, ...] = ()
     # Segments deleted in one round at most (deleteFileBatchMax).
     delete_batch_max: int = 10
     # Disk use in percent over which expired segments are deleted at any hour (diskMaxUsedSpaceRatio).
@@ -110,6 +114,7 @@ class StoreOptions:
             self._require(1 <= getattr(self, name) <= 100, name, "use a percentage from 1 to 100")
         self._require(1 <= self.disk_warning_percent <= 100, "disk_warning_percent", "use 1 to 100")
         self._require(1 <= self.prepare_next_at_percent <= 100, "prepare_next_at_percent", "use 1 to 100")
+        self._require(all(self.retention_groups), "retention_groups", "name consumer groups")
         self._require(bool(self.delete_hours), "delete_when", "name hours from 00 to 23, as in 04 or 04;16")
         self._require(bool(self.delays_ms), "delay_levels", "list delays as in `1s 5s 1m`")
 

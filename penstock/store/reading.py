@@ -28,6 +28,9 @@ from penstock.store.queue_table import QueueTable
 _LOG = logging.getLogger("penstock.store")
 SCAN_BYTES = 16_000
 READ_BYTES_MAX = 128 << 20
+# Records this near to each other are read from disk in one go, and so much of the log at once.
+WARM_NEAR_BYTES = 128 << 10
+WARM_CHUNK_BYTES = 1 << 20
 FAR_FUTURE_MS = (1 << 63) - 1
 
 
@@ -157,6 +160,48 @@ class StoreReader:
             tuple(selection.offset(i) for i in damaged),
             tuple(selection.offset(i) for i in missing),
         )
+
+    def warm(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags: frozenset[int] | None,
+    ) -> None:
+        """Have the system read from disk what `get` would copy next; for a thread that nobody waits for.
+
+        `get` reads through maps: a page that is not in memory would hold up the whole process.
+        """
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None or self._outside(queue, offset) is not None:
+                return
+            selection = EntrySelection(max(max_count, 1), min(max(max_bytes, 100), READ_BYTES_MAX), tags)
+            queue.select(selection, offset, max(SCAN_BYTES // 20, max_count))
+        spans: list[tuple[int, int]] = []
+        for i in range(selection.count):
+            start = selection.position(i)
+            end = start + selection.size(i)
+            if spans and spans[-1][0] <= start <= spans[-1][1] + WARM_NEAR_BYTES:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+            else:
+                spans.append((start, end))
+        for start, end in spans:
+            self._read_ahead(start, end)
+
+    def _read_ahead(self, start: int, end: int) -> None:
+        while start < end:
+            segment = self._log.segment_of(start)
+            if segment is None:
+                return
+            stop = min(end, start + WARM_CHUNK_BYTES, segment.base + segment.size)
+            try:
+                segment.file.pread(stop - start, start - segment.base)
+            except (OSError, ValueError):
+                return  # retention took the segment; whoever reads it will be told
+            start = stop
 
     @staticmethod
     def _outside(queue: ConsumeQueue | None, offset: int) -> GetResult | None:

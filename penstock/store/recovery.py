@@ -109,7 +109,7 @@ class Recovery:
         self._dispatch.offset = self._report.start = self._report.end = self._log.first_base
 
     def _start(self) -> int:
-        """Log position to read from; a segment's first byte."""
+        """Log position to read from; a segment's first byte, or a record's where nothing will be written."""
         bases = [segment.base for segment in self._log.segments if segment is not None]
         # A Java broker that ran here meanwhile has deleted and made files that the manifest knows nothing of; it
         # leaves our seal on the checkpoint broken.
@@ -129,6 +129,8 @@ class Recovery:
             self._report.full_scan = True
             return bases[0]
         if self._clean:
+            if self._read_only and (newest := self._newest_record()) >= 0:
+                return newest
             newest = max(self._queues.max_phy - 1, 0)
             return max((base for base in bases if base <= newest), default=bases[0])
         limit = self._checkpoint.min_timestamp if self._checkpoint.trusted else 0
@@ -140,6 +142,20 @@ class Recovery:
                 if 0 < first_time <= limit:
                     return segment.base
         return bases[0]
+
+    def _newest_record(self) -> int:
+        """Log position of the newest record that a queue leads to, -1 if it is not sound. A reader of a store that
+        stopped in order needs nothing before it: nobody writes after this look at the end."""
+        found = -1
+        for queue in self._queues:
+            entry = queue.entry(queue.max_offset - 1)
+            if entry is not None and entry.is_valid and not entry.is_filler:
+                found = max(found, entry.position)
+        segment = self._log.segment_of(found) if found >= 0 else None
+        if segment is None:
+            return -1
+        local = found - segment.base
+        return found if check(segment.view.source, local, segment.available, found) > 0 else -1
 
     def _queues_are_short(self, ours: bool) -> bool:
         """Whether a queue ends before the place that the manifest remembers, or begins after it (`ours`: nobody

@@ -9,11 +9,23 @@ from penstock.broker.options import BrokerOptions
 from penstock.nameserver import NameServerOptions
 from penstock.remoting import RemotingOptions
 from penstock.store import StoreOptions
-from tests.abuse import test_limits_broker, test_limits_nameserver, test_limits_remoting, test_slow_readers
+from tests.abuse import (
+    test_limits_broker,
+    test_limits_nameserver,
+    test_limits_remoting,
+    test_limits_staging,
+    test_slow_readers,
+)
 from tests.abuse.limits import TESTED
 from tests.abuse.observed import ROOT
 
-MODULES = (test_limits_broker, test_limits_nameserver, test_limits_remoting, test_slow_readers)
+MODULES = (
+    test_limits_broker,
+    test_limits_nameserver,
+    test_limits_remoting,
+    test_limits_staging,
+    test_slow_readers,
+)
 # Limits whose tests need more than a socket: a slow disk, a client that answers late. Each is named in that file.
 ELSEWHERE = {
     "broker.sends_waiting_max": "tests/unit/broker/test_flow_control.py",

@@ -312,8 +312,31 @@ def test_one_answer(tmp_path: Path, kind: str, asked: int) -> None:
         assert len(records(large)) < 4
         assert len(large) < 8_000
 
-    options = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000}
+    # Who asks for much more than a consumer does is a scan: its limits are the next test's.
+    scan = {"scan_count_max": 7, "scan_bytes_max": 6_000}
+    options = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000, **scan}
     with_broker(tmp_path, test, memory_percent=0 if kind == "disk" else 40, **options)
+
+
+@limit("broker.scan_count_max", "broker.scan_bytes_max")
+@pytest.mark.abuse("A16")
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_one_answer_to_a_scan(tmp_path: Path, kind: str) -> None:
+    async def test(bench: Bench) -> None:
+        for _ in range(40):
+            await bench.client.send("Small", b"x")
+            await bench.client.send("Large", bytes(2_000))
+        most = 2**31 - 1
+        small = await bench.client.pull("Small", maxMsgNums=most, maxMsgBytes=most)
+        large = await bench.client.pull("Large", maxMsgNums=most, maxMsgBytes=most)
+        assert len(records(small.body)) == 30
+        assert 20_000 < len(large.body) <= 40_000
+        few = await bench.client.pull("Large", maxMsgNums=5, maxMsgBytes=most)
+        assert len(records(few.body)) < 4, "many bytes of few messages, as Java asks: no scan"
+
+    limits = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000, "pull_count_memory_max": 7}
+    scans = {"scan_count_max": 30, "scan_bytes_max": 40_000}
+    with_broker(tmp_path, test, memory_percent=0 if kind == "disk" else 40, **limits, **scans)
 
 
 # -- sends ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class JavaBuild:
     """The folder whose POM names the releases to resolve."""
 
     sources: tuple[str, ...]
-    """Folders with a `src/`, or single files."""
+    """Folders with a `src/`, or single files; none where the JARs are all that is wanted."""
 
     resources: str = ""
     """The folder whose `resources/` go beside the classes."""
@@ -122,7 +122,7 @@ def _compile(home: Path, build: JavaBuild) -> None:
     log_path = home / "javac.log"
     command = ["javac", "-proc:none", "-encoding", "UTF-8", "-cp", f"{home / 'lib'}/*", "-d", str(fresh)]
     with open(log_path, "wb") as log:
-        code = _run_group([*command, *map(str, sources)], log, _COMPILE_TIMEOUT_S)
+        code = _run_group([*command, *map(str, sources)], log, _COMPILE_TIMEOUT_S) if sources else 0
     if code != 0:
         raise JavaStoreError(f"javac ended with {code}:\n{log_path.read_text(errors='replace')[-4000:]}")
     if resources.is_dir():

@@ -93,6 +93,15 @@ from penstock.protocol.headers.send import (
     SendMessageRequestHeader,
     SendMessageResponseHeader,
 )
+from penstock.protocol.headers.staging import (
+    ROW_FIELD,
+    PublishStagedRequestHeader,
+    PublishStagedResponseHeader,
+    StagedStatusRequestHeader,
+    StagedStatusResponseHeader,
+    StageMessagesRequestHeader,
+    StageMessagesResponseHeader,
+)
 
 __all__ = [
     "AddWritePermOfBrokerRequestHeader",
@@ -144,6 +153,8 @@ __all__ = [
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
     "PullSysFlag",
+    "PublishStagedRequestHeader",
+    "PublishStagedResponseHeader",
     "PutKVConfigRequestHeader",
     "QueryConsumeQueueRequestHeader",
     "QueryConsumeTimeSpanRequestHeader",
@@ -156,6 +167,7 @@ __all__ = [
     "QuerySubscriptionByConsumerRequestHeader",
     "QueryTopicConsumeByWhoRequestHeader",
     "QueryTopicsByConsumerRequestHeader",
+    "ROW_FIELD",
     "RegisterBrokerRequestHeader",
     "RegisterBrokerResponseHeader",
     "RegisterTopicRequestHeader",
@@ -164,6 +176,10 @@ __all__ = [
     "SearchOffsetRequestHeader",
     "SendMessageRequestHeader",
     "SendMessageResponseHeader",
+    "StageMessagesRequestHeader",
+    "StageMessagesResponseHeader",
+    "StagedStatusRequestHeader",
+    "StagedStatusResponseHeader",
     "UnregisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",

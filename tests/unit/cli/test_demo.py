@@ -9,21 +9,25 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import demo as demo_module
+from penstock.cli import demo_store
+from penstock.cli.demo_orders import CHANNELS, is_flaky, make_plan, read_order
+from penstock.cli.demo_store import Acknowledged, StoreChapters, Survival
 from penstock.cli.main import root
 from penstock.store import MessageStore
 from tests.unit.cli.sample_stores import write_store
 
 
-def run_demo(*arguments: object, columns: int = 120):
+def run_demo(directory: Path, *arguments: object, columns: int = 120):
+    """The chapters without Spark; those with it are run by tests/spark."""
     runner = CliRunner(env={"COLUMNS": str(columns), "TERM": "dumb"})
-    return runner.invoke(root, ["demo", "--messages", "300", *map(str, arguments)])
+    line = ["demo", "--dir", directory, "--without-spark", "--messages", "300", *arguments]
+    return runner.invoke(root, list(map(str, line)))
 
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 def test_every_acknowledged_message_survives_the_kill_and_the_torn_end(tmp_path: Path) -> None:
-    result = run_demo("--dir", tmp_path / "store")
+    result = run_demo(tmp_path / "demo")
     assert result.exit_code == 0, result.output
     acknowledged, found, by_key, missing = (
         int(number.replace(",", ""))
@@ -44,36 +48,39 @@ def test_every_acknowledged_message_survives_the_kill_and_the_torn_end(tmp_path:
         "bytes written at log position",
         "records/s",
         "sound",
-        "orders/0 @ 0",
+        "Try next: penstock store stats",
     ):
         assert shown in result.stdout
-    assert [line[0] for line in result.stdout.splitlines() if re.match(r"\d+\. ", line)] == list("1234567891")
+    assert [line[0] for line in result.stdout.splitlines() if re.match(r"\d+\. ", line)] == list("12345678")
     # The directory stays, and says the same to the commands.
-    report = CliRunner().invoke(root, ["store", "verify", str(tmp_path / "store"), "--json"])
+    report = CliRunner().invoke(root, ["store", "verify", str(tmp_path / "demo" / "store"), "--json"])
     assert json.loads(report.stdout)["log"]["records"] >= acknowledged
 
 
-def test_the_lines_fit_a_narrow_terminal() -> None:
-    result = run_demo(columns=80)
+def test_it_can_be_repeated_and_the_lines_fit_a_narrow_terminal(tmp_path: Path) -> None:
+    assert run_demo(tmp_path / "demo").exit_code == 0
+    result = run_demo(tmp_path / "demo", columns=80)
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_a_lost_message_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_message_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The proof must be able to fail: here the writer had promised one message more than it wrote."""
-    collect = demo_module._Demo._collect
+    collect = StoreChapters._collect
 
     def promise_more(self, writer, acknowledged) -> None:
         collect(self, writer, acknowledged)
         acknowledged.offsets[10_000_000] = 1_000_000
 
-    monkeypatch.setattr(demo_module._Demo, "_collect", promise_more)
-    result = run_demo()
+    monkeypatch.setattr(StoreChapters, "_collect", promise_more)
+    result = run_demo(tmp_path / "demo")
     assert result.exit_code == 1
     assert "1 missing" in result.stdout
 
 
-def test_a_message_that_the_broker_lost_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_the_broker_lost_fails_the_demonstration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from penstock.cli import demo_node
 
     receive = demo_node._receive
@@ -83,7 +90,7 @@ def test_a_message_that_the_broker_lost_fails_the_demonstration(monkeypatch: pyt
         return set(sorted(ids)[1:]), again
 
     monkeypatch.setattr(demo_node, "_receive", lose_one)
-    result = run_demo()
+    result = run_demo(tmp_path / "demo")
     assert result.exit_code == 1
     assert "300 sent, 299 received" in result.stdout
 
@@ -99,7 +106,7 @@ def test_only_once_each_and_nothing_left_is_whole(exchanged: tuple[int, int, int
 
 
 def test_a_changed_body_is_not_taken_for_the_message(tmp_path: Path) -> None:
-    acknowledged = demo_module.Acknowledged({0: 0, 12: 1})
+    acknowledged = Acknowledged({0: 0, 12: 1})
     with MessageStore.open(tmp_path / "store", background=False) as store:
         from penstock.cli.demo_workload import message_of
         from penstock.message import Message
@@ -107,27 +114,28 @@ def test_a_changed_body_is_not_taken_for_the_message(tmp_path: Path) -> None:
         store.append(message_of(0), 0)
         wrong = message_of(12)
         store.append(Message(wrong.topic, wrong.body[:-1] + b"?", wrong.properties), 0)
-        assert demo_module._Demo._by_offset(store, acknowledged) == (1, 0)
+        assert StoreChapters._by_offset(store, acknowledged) == (1, 0)
 
 
-def test_a_writer_that_dies_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module.sys, "executable", "/bin/false")
-    result = run_demo()
+def test_a_writer_that_dies_at_once_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo_store.sys, "executable", "/bin/false")
+    result = run_demo(tmp_path / "demo")
     assert result.exit_code == 1
     assert "before its first acknowledgement" in result.stdout
 
 
 def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
     write_store(tmp_path / "store", 1)
-    result = run_demo("--dir", tmp_path / "store")
+    result = run_demo(tmp_path / "store")
     assert result.exit_code == 2
-    assert "is not empty" in result.stderr
+    assert "is not empty and not of a demonstration" in result.stderr
+    assert (tmp_path / "store" / "commitlog").is_dir()
 
 
 def test_a_line_cut_by_the_kill_acknowledges_nothing() -> None:
-    acknowledged = demo_module.Acknowledged()
-    demo_module._Demo._take(b"64 7,8,9\n", acknowledged)
-    demo_module._Demo._take(b"67 10,1", acknowledged)
+    acknowledged = Acknowledged()
+    StoreChapters._take(b"64 7,8,9\n", acknowledged)
+    StoreChapters._take(b"67 10,1", acknowledged)
     assert acknowledged.offsets == {64: 7, 65: 8, 66: 9}
     assert acknowledged.groups == 1
 
@@ -140,3 +148,73 @@ def test_the_writer_acknowledges_only_what_it_wrote(tmp_path: Path) -> None:
         writer.kill()
     assert [line.split()[0] for line in lines] == [b"0", b"64", b"128"]
     assert lines[0].split()[1].count(b",") == 63
+
+
+@pytest.mark.parametrize(
+    ("survival", "whole"),
+    [
+        (Survival(5, 5, 5, True), True),
+        (Survival(5, 4, 5, True), False),
+        (Survival(5, 5, 4, True), False),
+        (Survival(5, 5, 5, False), False),
+        (Survival(), False),
+    ],
+)
+def test_everything_found_both_ways_in_a_sound_store_is_whole(survival: Survival, whole: bool) -> None:
+    assert survival.is_whole is whole
+
+
+# -- orders ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_knows_what_must_come_out() -> None:
+    plan = make_plan(24)
+    bodies = [message.body for channel in CHANNELS for message in plan.messages[channel]]
+    assert len(bodies) == plan.sent == plan.orders + plan.twice + plan.poisoned
+    orders, unreadable = {}, 0
+    for body in bodies:
+        try:
+            order = read_order(body)
+        except ValueError:
+            unreadable += 1
+        else:
+            orders[order["order_id"]] = order
+    assert (len(orders), unreadable) == (plan.orders, plan.poisoned)
+    assert min(str(order["at"]) for order in orders.values()) > "2025-01-31T08:50"
+    for channel in CHANNELS:
+        cents = [order["amount_cents"] for order in orders.values() if order["channel"] == channel]
+        assert plan.totals[channel] == (len(cents), sum(cents))
+    assert min(plan.twice, plan.late, plan.poisoned) > 5
+    too_late = [read_order(message.body) for message in plan.after_hours]
+    assert {str(order["at"])[:10] for order in too_late} == {"2025-01-30"}
+    assert not {order["order_id"] for order in too_late} & set(orders)
+    assert (plan.in_all, plan.readable) == (plan.sent + len(too_late) + 1, plan.orders + len(too_late) + 1)
+    assert any(is_flaky(order_id) for order_id in orders)
+
+
+def test_a_plan_is_the_same_each_time_and_in_the_order_of_sending() -> None:
+    plan = make_plan(4)
+    assert plan == make_plan(4)
+    for planned in plan.messages.values():
+        assert [item.due_s for item in planned] == sorted(item.due_s for item in planned)
+
+
+def test_what_the_books_do_not_show_alike_fails_the_demonstration() -> None:
+    from penstock.cli.demo_spark import Books
+
+    books = Books()
+    books.compare("a", 1, 1)
+    assert books.is_balanced
+    books.compare("b", 1, 2)
+    assert not books.is_balanced
+
+
+def test_without_java_the_demonstration_says_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    result = CliRunner().invoke(root, ["demo", "--dir", str(tmp_path / "demo")])
+    assert result.exit_code == 2
+    assert "`penstock demo --without-spark` shows the rest" in result.stderr
+    assert not (tmp_path / "demo").exists()

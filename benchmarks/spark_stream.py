@@ -1,0 +1,220 @@
+"""Reading a running broker with Spark: batch scans against the offline scan, and what a micro-batch costs.
+
+    python -m benchmarks.spark_stream [--quick] [--repeats N] [--dir DIR] [--json FILE] [--master local[2]]
+
+Live scan: the same messages through the broker, a process of its own on the same machine, and from its directory,
+taking turns; on few cores the broker's work comes out of the same processor time. Streaming: rows per second of
+AvailableNow into `noop`. Micro-batch: median time of a trigger with a few rows, against the JVM's own
+rate-micro-batch source in the same session, taking turns; of it, the time in `latestOffset` and in the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import penstock
+from benchmarks.harness import Figure, compare, machine, print_figure, require_compiled, save
+from benchmarks.servers import Penstock
+from benchmarks.spark_scan import PRUNED, QUEUES, TOPIC, write_store
+from penstock.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = {1024: 256 << 10, 100: 2 << 20}
+LIVE_TARGET = 0.7
+BATCH_TARGET = 1 / 1.2
+BATCHES = 25
+
+
+class Bench:
+    """One body size, one broker."""
+
+    def __init__(self, spark: SparkSession, folder: Path, body_size: int, rows: int, repeats: int) -> None:
+        self.spark, self.folder, self.rows, self.repeats = spark, folder, rows, repeats
+        self.body_size = body_size
+        self.server = Penstock(folder)
+        self.data = self.server.folder / "data"
+        self.figures: list[Figure] = []
+
+    def run(self) -> None:
+        write_store(self.data, self.body_size, self.rows)
+        with self.server:
+            with penstock.Admin(self.server.nameserver) as admin:
+                admin.create_topic(TOPIC, QUEUES)
+            self.scans()
+            self.streaming()
+            self.micro_batches()
+
+    def options(self) -> dict[str, str]:
+        return {"nameserver": self.server.nameserver, "topic": TOPIC}
+
+    def live(self, schema: str = "") -> DataFrame:
+        reader = self.spark.read.format("penstock").options(**self.options())
+        return (reader.schema(schema) if schema else reader).load()
+
+    def offline(self, schema: str = "") -> DataFrame:
+        reader = self.spark.read.format("penstock").option("topic", TOPIC)
+        return (reader.schema(schema) if schema else reader).load(str(self.data))
+
+    # -- scans ---------------------------------------------------------------------------------------------------
+
+    def scans(self) -> None:
+        for name, schema, target in (("aggregation", PRUNED, LIVE_TARGET), ("all columns", "", LIVE_TARGET)):
+
+            def case(read: Callable[[str], DataFrame], schema: str = schema) -> float:
+                return self.aggregated(read(schema))
+
+            case(self.live), case(self.offline)
+            title = f"live {name} vs offline, {self.body_size} B"
+            busy = self.server.cpu_s
+            figure = compare(
+                title,
+                "rows/s",
+                self.rows,
+                lambda: case(self.live),
+                lambda: case(self.offline),
+                self.repeats,
+                target,
+            )
+            figure.extra["broker_cpu_s_per_million"] = (
+                (self.server.cpu_s - busy) / self.repeats / self.rows * 1e6
+            )
+            self.figures.append(figure)
+
+    def aggregated(self, rows: DataFrame) -> float:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        started = time.perf_counter()
+        found = (
+            rows.groupBy("queue_id")
+            .agg(F.count("*").alias("n"), F.sum(F.length("body")), F.bit_xor(F.xxhash64("body")))
+            .collect()
+        )
+        taken = time.perf_counter() - started
+        assert sum(row["n"] for row in found) == self.rows
+        return taken
+
+    # -- streams -------------------------------------------------------------------------------------------------
+
+    def streaming(self) -> None:
+        for name, limit in (("all at once", 0), ("in batches of 64 Ki", 65_536)):
+            taken = min(self._stream(limit) for _ in range(2))
+            figure = Figure(
+                f"AvailableNow to noop, {name}, {self.body_size} B", "rows/s", self.rows / taken, 0, 0, (0, 0)
+            )
+            self.figures.append(figure)
+            print_figure(figure)
+
+    def _stream(self, limit: int) -> float:
+        checkpoint = tempfile.mkdtemp(dir=self.folder)
+        reader = self.spark.readStream.format("penstock").options(**self.options())
+        if limit:
+            reader = reader.option("maxRowsPerTrigger", limit)
+        started = time.perf_counter()
+        query = (
+            reader.load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return time.perf_counter() - started
+
+    # -- micro-batches -------------------------------------------------------------------------------------------
+
+    def micro_batches(self) -> None:
+        ours = (
+            self.spark.readStream.format("penstock")
+            .options(**self.options(), maxRowsPerTrigger=str(QUEUES), group="bench")
+            .load()
+        )
+        floor = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", QUEUES).load()
+        self._triggers(ours), self._triggers(floor)
+        ratios, mine, base, parts = [], [], [], []
+        for turn in range(self.repeats):
+            sides = [ours, floor] if turn % 2 == 0 else [floor, ours]
+            found = [self._triggers(side) for side in sides]
+            a, b = found if turn % 2 == 0 else reversed(found)
+            mine.append(_median(a, "triggerExecution"))
+            base.append(_median(b, "triggerExecution"))
+            parts += a
+            ratios.append(base[-1] / mine[-1])
+        figure = Figure(
+            f"micro-batches vs the JVM's rate source, {self.body_size} B",
+            "batch/s",
+            1000 / statistics.median(mine),
+            1000 / statistics.median(base),
+            statistics.median(ratios),
+            (min(ratios), max(ratios)),
+            BATCH_TARGET,
+            {name: _median(parts, name) for name in sorted(parts[0])},
+        )
+        self.figures.append(figure)
+        print_figure(figure)
+        print(
+            "   ms of a trigger: " + "  ".join(f"{name} {value:.0f}" for name, value in figure.extra.items())
+        )
+
+    def _triggers(self, frame: DataFrame) -> list[dict[str, Any]]:
+        """Durations of triggers that had rows, without the first two."""
+        checkpoint = tempfile.mkdtemp(dir=self.folder)
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            while len(query.recentProgress) < BATCHES and query.isActive:
+                time.sleep(0.05)
+        finally:
+            query.stop()
+        found = [dict(item.durationMs) for item in query.recentProgress if item.numInputRows]
+        return found[2:BATCHES]
+
+
+def _median(items: list[dict[str, Any]], name: str) -> float:
+    return statistics.median(float(item.get(name, 0)) for item in items)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Spark reading a running broker")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the rows, three repeats")
+    parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--sizes", default="1024,100")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    require_compiled()
+    for name, value in machine().items():
+        print(f"{name}: {value}")
+    folder = Path(tempfile.mkdtemp(prefix="penstock-stream-", dir=arguments.dir))
+    # Stopping a query in the middle of a batch is loud; what it says is of no use here.
+    quiet = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
+    spark = session("stream", arguments.master, log=folder / "spark.log", **quiet)
+    figures: list[Figure] = []
+    try:
+        for size in map(int, arguments.sizes.split(",")):
+            rows = ROWS.get(size, (256 << 20) // size) // (4 if arguments.quick else 1)
+            bench = Bench(spark, folder, size, rows, arguments.repeats or (3 if arguments.quick else 5))
+            bench.run()
+            figures += bench.figures
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if arguments.json is not None:
+        save(arguments.json, figures, {})
+
+
+if __name__ == "__main__":
+    main()

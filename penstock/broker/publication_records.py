@@ -1,0 +1,80 @@
+"""The records of PENSTOCK_PUBLISHED: two for each publication, which tell the next start what was decided.
+
+    begun     the decision: which staged messages of which query and batch become messages of their topics
+    done      all of them are
+
+Bodies are JSON, so that whoever reads the topic (it can be read) can read them; KEYS is the query, TAGS the kind. The
+log position of `begun` is the prepared offset of every message that it published. Plain values, no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.broker.staging import Handle
+from penstock.broker.topics import PUBLISHED_TOPIC
+from penstock.errors import CodecError
+from penstock.message import Message, StoredMessage
+
+BEGUN, DONE = "begun", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is published."""
+
+    query: str
+    batch: int
+    messages: int
+    handles: tuple[Handle, ...]
+
+    def message(self) -> Message:
+        body = {
+            "kind": BEGUN,
+            "query": self.query,
+            "batch": self.batch,
+            "messages": self.messages,
+            "staged": [str(handle) for handle in self.handles],
+        }
+        return _message(self.query, BEGUN, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was published; `begun` is the log position of the decision, `missing` what could not be."""
+
+    query: str
+    batch: int
+    messages: int
+    begun: int
+    missing: int = 0
+
+    def message(self) -> Message:
+        body = {
+            "kind": DONE,
+            "query": self.query,
+            "batch": self.batch,
+            "messages": self.messages,
+            "begun": self.begun,
+            "missing": self.missing,
+        }
+        return _message(self.query, DONE, body)
+
+
+def _message(query: str, kind: str, body: dict[str, object]) -> Message:
+    return Message.of(PUBLISHED_TOPIC, json.dumps(body).encode(), tag=kind, keys=query)
+
+
+def read(record: StoredMessage) -> Begun | Done:
+    """The record that a message of the topic is; CodecError for any other."""
+    try:
+        body = json.loads(record.body)
+        query, batch, messages = str(body["query"]), int(body["batch"]), int(body["messages"])
+        if body["kind"] == BEGUN:
+            return Begun(query, batch, messages, tuple(Handle.parse(text) for text in body["staged"]))
+        if body["kind"] == DONE:
+            return Done(query, batch, messages, int(body["begun"]), int(body["missing"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CodecError(f"{record.message_id} is no record of a publication: {error!r}") from error
+    raise CodecError(f"{record.message_id} is a record of a publication of no known kind")

@@ -1,0 +1,382 @@
+"""Publication: the messages of many handles become messages of their topics, all at once and only once.
+
+Write order, on which everything rests. All of it goes into the one log, and after any crash a log is a prefix of
+what was written to it:
+
+    hold       from here on nothing that is appended is seen by a reader (`store/dispatching.py`)
+    1 begun    ONE record: the decision. Without it in the log nothing is published; with it, everything will be
+    2 copies   of the staged messages, a run at a time, with turns of others in between
+    3 done     one record: the next start need not look for missing copies
+    release    readers see all copies, in one step of the loop
+    flush      the log is on disk up to `done`; only then is the publication answered and remembered
+
+What a crash leaves:
+
+    before 1   nothing was published; the client publishes again, or runs its batch again
+    after 1    `recover` finds `begun` without `done`, counts the copies that the log has, which are the first ones,
+               adds the rest and `done`, before the broker listens: no reader has ever seen a part
+    after 3    the client, whose answer may be lost, asks again and hears that it is done
+
+Under synchronous flush a message may not be seen before it is on disk, so there the flush comes before the release.
+Of one query only a higher batch number than the last is published; the same one again is answered as done, and a
+lower one is refused: it cannot be a repetition of the last batch, so dropping it in silence might lose it.
+
+The hold has no time limit, because half a publication must not be seen. It ends when the copies are there, which is
+a matter of writing; while the disk is full it waits with everybody else who writes. If writing fails for good the
+store has failed, and takes nothing more that could be seen. Owned by the event loop; `recover` by a thread that
+runs before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.broker.flow_control import BusyError, FlowControl, UnknownOutcomeError
+from penstock.broker.options import BrokerOptions
+from penstock.broker.publication_copies import Copying
+from penstock.broker.publication_records import Begun, Done, read
+from penstock.broker.published import PublishedBatches
+from penstock.broker.send_rules import SendRules
+from penstock.broker.staging import Handle, no_handle, open_staged
+from penstock.broker.statistics import Statistics
+from penstock.broker.topics import PUBLISHED_TOPIC, Topics
+from penstock.errors import DiskFullError, PenstockError, RequestError, StoreError
+from penstock.message import Message, StoredMessage
+from penstock.metadata.publication_table import Published
+from penstock.metadata.topic_table import Permission
+from penstock.protocol.codes import ResponseCode
+from penstock.runtime import Runtime
+from penstock.store import Durability, FlushMode, MessageStore
+from penstock.store.loop_flush import LoopFlusher
+
+_LOG = logging.getLogger("penstock.broker")
+QUERY_SIZE_MAX = 255
+SPACE_RETRY_MS = 200
+_READ_COUNT, _READ_BYTES = 256, 64 << 20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many messages were published; `already`: not now, but before."""
+
+    messages: int
+    already: bool
+
+
+def _no_step(step: str) -> None:
+    """Nobody watches."""
+
+
+class Publications:
+    """See the module's text. `recover`, then `start`; `stop` before the store is closed."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store: MessageStore,
+        topics: Topics,
+        rules: SendRules,
+        flow: FlowControl,
+        statistics: Statistics,
+        runtime: Runtime,
+        config: Path,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._topics = topics
+        self._rules = rules
+        self._flow = flow
+        self._statistics = statistics
+        self._flusher: LoopFlusher | None = None
+        self._is_sync = store.options.flush_mode is FlushMode.SYNC
+        self._is_stopping = False
+        self._turn = asyncio.Lock()
+        self._running: dict[tuple[str, int], asyncio.Task[Outcome]] = {}
+        self._copying: Copying | None = None
+        self.published = PublishedBatches(options, runtime, config)
+        # Told of each step as it is done; tests kill the process there.
+        self.on_step: Callable[[str], None] = _no_step
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self._options = options
+        self.published.reconfigure(options)
+
+    # -- lifecycle -------------------------------------------------------------------------------------------
+
+    def start(self, flusher: LoopFlusher) -> None:
+        self._flusher = flusher
+        self._topics.on_delete.append(self._deleted)
+        self.published.saver.start()
+
+    async def stop(self) -> None:
+        """Let what is under way come to its end, unless it waits for space; then save."""
+        self._is_stopping = True
+        if self._running:
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await self.published.saver.stop()
+
+    def _deleted(self, topic: str) -> None:
+        if self._copying is not None:
+            self._copying.forget_topic(topic)
+
+    # -- publishing ------------------------------------------------------------------------------------------
+
+    async def publish(self, query: str, batch: int, handles: Sequence[str]) -> Outcome:
+        """Publish, and return when it is on disk. A batch that is just being published is waited for."""
+        _check_query(query)
+        running = self._running.get((query, batch))
+        if running is None:
+            if self._is_stopping or self._flusher is None:
+                raise _being_stopped()
+            if len(self._running) >= self._options.publications_waiting_max:
+                raise BusyError(f"{len(self._running)} publications are under way already", 1_000)
+            # A task of its own: the client that asked may go away, the publication may not stop half-way.
+            running = asyncio.ensure_future(self._take_turn(query, batch, handles, self._flusher))
+            self._running[query, batch] = running
+            running.add_done_callback(lambda done: self._ended((query, batch), done))
+        return await asyncio.shield(running)
+
+    def _ended(self, key: tuple[str, int], done: asyncio.Task[Outcome]) -> None:
+        self._running.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # whoever still waits has been told
+
+    async def _take_turn(
+        self, query: str, batch: int, handles: Sequence[str], flusher: LoopFlusher
+    ) -> Outcome:
+        async with self._turn:
+            if self._is_stopping:
+                raise _being_stopped()
+            last = self.published.last(query)
+            if last is not None and batch <= last.batch:
+                return _repeated(query, batch, last)
+            try:
+                return await self._publish(query, batch, self._parse(handles), flusher)
+            finally:
+                self._copying = None
+
+    def _parse(self, handles: Sequence[str]) -> tuple[Handle, ...]:
+        limits = self._options
+        if not 0 < len(handles) <= limits.publish_handles_max:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{len(handles)} handles in one publication, the limit is {limits.publish_handles_max}",
+                "write smaller batches, or raise publish_handles_max of the broker",
+            )
+        found = tuple(Handle.parse(handle) for handle in handles)
+        size = sum(handle.size for handle in found)
+        if size > limits.publish_bytes_max:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{size} bytes in one publication, the limit is {limits.publish_bytes_max}; nothing is published",
+                "write smaller batches, or raise publish_bytes_max of the broker",
+            )
+        seen: set[int] = set()
+        for handle in found:
+            if handle.position in seen:
+                raise no_handle(handle, "it is there twice", "name each handle once")
+            seen.add(handle.position)
+        return found
+
+    async def _publish(
+        self, query: str, batch: int, handles: tuple[Handle, ...], flusher: LoopFlusher
+    ) -> Outcome:
+        copying = self._copying = Copying(self._store, self._topics, self._rules, self._flow)
+        for handle in handles:
+            copying.add(open_staged(self._store, handle))
+            await asyncio.sleep(0)
+        begun = Begun(query, batch, copying.messages, handles)
+        position = self._decide(begun, copying)
+        try:
+            covered = await self._carry_out(begun, position, copying, flusher)
+        except StoreError as error:
+            raise self._broken(error.message, error.hint) from error
+        except Exception as error:
+            # Half of it is in the log: nothing may be shown any more until a restart has added the rest.
+            self._store.fail(f"a publication failed half-way: {error!r}")
+            raise self._broken(repr(error), "look into the broker's log, then restart it") from error
+        self.published.remember(query, batch, copying.messages, covered)
+        self.on_step("safe")
+        for topic, count in copying.counts.items():
+            self._statistics.put(topic, count, copying.bytes * count // copying.messages)
+        return Outcome(copying.messages, False)
+
+    def _decide(self, begun: Begun, copying: Copying) -> int:
+        """Write the decision; its log position. If this raises, nothing is published."""
+        if copying.gone:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {min(copying.gone)} was just deleted; nothing is published",
+                "create it, then run the batch again",
+            )
+        self._topics.ensure(PUBLISHED_TOPIC, 1, int(Permission.READ))
+        message = begun.message()
+        if len(message.body) > self._store.options.max_message_size_bytes:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{len(begun.handles)} handles do not fit one record; nothing is published",
+                "write smaller batches, or stage more messages at once",
+            )
+        try:
+            self._store.hold()
+            try:
+                position, _ = self._append(message)
+            except BaseException:
+                self._store.release()
+                raise
+        except StoreError as error:
+            raise self._flow.explain(error) from error
+        copying.begin(position)
+        self.on_step("begun")
+        return position
+
+    async def _carry_out(self, begun: Begun, position: int, copying: Copying, flusher: LoopFlusher) -> int:
+        """Steps 2 and 3, and what follows them; the offset behind `done`. What is left: to remember and to answer."""
+        while not copying.is_done:
+            await self._with_space(copying.run)
+            self.on_step("copied")
+            # The disk works along, so that little is left to flush at the end.
+            flusher.when_flushed(self._store.log.max_offset, _nothing_to_do)
+            await asyncio.sleep(0)
+        done = Done(begun.query, begun.batch, begun.messages, position)
+        self.on_step("all copied")
+        offset = await self._with_space(lambda: self._append(done.message())[1])
+        end = self._store.log.max_offset
+        self.on_step("done")
+        if self._is_sync:
+            await flusher.flushed(end)
+            self.on_step("flushed")
+        self._store.release()
+        self.on_step("released")
+        await flusher.flushed(end)
+        return offset + 1
+
+    async def _with_space(self, write: Callable[[], T]) -> T:
+        """Write; where the disk is full, when it has room again."""
+        while True:
+            try:
+                return write()
+            except DiskFullError as error:
+                if self._is_stopping:
+                    raise
+                # Text, not the error: its frames hold views of the log, and a log record may live long.
+                _LOG.warning("a publication waits for space: %s", str(error))
+                await asyncio.sleep(SPACE_RETRY_MS / 1000)
+
+    def _append(self, message: Message) -> tuple[int, int]:
+        """Store a record of a publication: its log position and its queue offset."""
+        request = self._store.request(message)
+        self._store.append_group([request], durability=Durability.MEMORY)
+        if request.size < 0:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the record of the publication fits no segment",
+                "use larger ones",
+            )
+        return request.physical_offset, request.queue_offset
+
+    def _broken(self, message: str, hint: str) -> UnknownOutcomeError:
+        text = f"the publication is decided but not finished: {message}; the next start of the broker finishes it"
+        _LOG.error("%s", text)
+        return UnknownOutcomeError(ResponseCode.SERVICE_NOT_AVAILABLE, text, hint or "publish again then")
+
+    # -- after a crash ---------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Before anybody is served: read what was published since the table was saved, and finish what was begun.
+
+        Raises CodecError if there is a table but none readable, StoreError if what was begun cannot be finished.
+        """
+        self.published.load()
+        store = self._store
+        low, high = store.min_offset(PUBLISHED_TOPIC, 0), store.max_offset(PUBLISHED_TOPIC, 0)
+        # A table that knows more than the log belongs to another log, or to one whose end was lost.
+        offset = min(max(self.published.covered, low), high)
+        unfinished: dict[tuple[str, int], tuple[Begun, int]] = {}
+        for message in self._messages(offset):
+            try:
+                record = read(message)
+            except PenstockError as error:
+                _LOG.error("%s; passed over", error)
+                continue
+            if isinstance(record, Begun):
+                unfinished[record.query, record.batch] = record, message.physical_offset
+            else:
+                unfinished.pop((record.query, record.batch), None)
+                covered, when_ms = message.queue_offset + 1, message.store_timestamp
+                self.published.remember(record.query, record.batch, record.messages, covered, when_ms)
+        for begun, position in unfinished.values():
+            self._finish(begun, position)
+
+    def _messages(self, offset: int) -> Iterator[StoredMessage]:
+        """The records of the publications' topic from an offset on."""
+        while offset < self._store.max_offset(PUBLISHED_TOPIC, 0):
+            found = self._store.get(PUBLISHED_TOPIC, 0, offset, _READ_COUNT, _READ_BYTES)
+            yield from found.messages()
+            offset = max(found.next_offset, offset + 1)
+
+    def _finish(self, begun: Begun, position: int) -> None:
+        """Add the copies that are missing, and say so."""
+        copying = Copying(self._store, self._topics, self._rules, self._flow)
+        missing = 0
+        for handle in begun.handles:
+            try:
+                copying.take(open_staged(self._store, handle))
+            except PenstockError as error:
+                missing += handle.messages
+                _LOG.error(
+                    "%d messages of %s cannot be published: %s", handle.messages, begun.query, str(error)
+                )
+        found = copying.resume(position)
+        while not copying.is_done:
+            copying.run()
+            self.on_step("copied again")
+        _, offset = self._append(
+            Done(begun.query, begun.batch, copying.messages, position, missing).message()
+        )
+        self._store.flush()
+        self.published.remember(begun.query, begun.batch, copying.messages, offset + 1)
+        _LOG.warning(
+            "batch %d of query %s was being published; %d of its %d messages were there, now all are",
+            begun.batch,
+            begun.query,
+            found,
+            begun.messages,
+        )
+
+
+def _check_query(query: str) -> None:
+    if not 0 < len(query) <= QUERY_SIZE_MAX or not query.isprintable() or " " in query:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{query[:80]!r} is no query id",
+            f"use 1 to {QUERY_SIZE_MAX} printable characters without blanks",
+        )
+
+
+def _repeated(query: str, batch: int, last: Published) -> Outcome:
+    """A batch that is not newer than the last: done before, or a mistake that dropping it would hide."""
+    if batch == last.batch:
+        return Outcome(last.messages, True)
+    raise RequestError(
+        ResponseCode.INVALID_PARAMETER,
+        f"query {query} has published batch {last.batch}; batch {batch} comes too late, nothing is published",
+        "another run of the same query is ahead, or its checkpoint is an old copy: start with a new checkpoint",
+    )
+
+
+def _being_stopped() -> RequestError:
+    return RequestError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is being stopped", "publish again when it is back"
+    )
+
+
+def _nothing_to_do(error: StoreError | None) -> None:
+    pass

@@ -1,0 +1,76 @@
+"""Which batch each query has published last: in memory, and every few seconds in its file.
+
+Rule: only publications that are on disk are in here, so the file never knows of one that a power loss has taken back.
+The log has what the file has not; `covered` says from which record on. So many queries are remembered, and beyond
+them the one whose last publication is the oldest is forgotten. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from penstock.broker.options import BrokerOptions
+from penstock.broker.saving import TableSaver
+from penstock.metadata.config_files import ConfigFile
+from penstock.metadata.publication_table import PublicationTable, Published
+from penstock.runtime import Runtime
+
+_LOG = logging.getLogger("penstock.broker")
+
+
+class PublishedBatches:
+    """See the module's text. `load` first; `start` and `stop` of its saver run the saving."""
+
+    def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
+        self._options = options
+        self._clock = runtime.clock
+        self._table = PublicationTable()
+        self.saver = TableSaver(
+            ConfigFile(runtime.disk, config / PublicationTable.FILE_NAME),
+            self._snapshot,
+            runtime.clock,
+            interval_ms=options.publication_save_interval_ms,
+        )
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self._options = options
+
+    def load(self) -> None:
+        """Read the file. Raises CodecError if there is one but none readable."""
+        loaded = self.saver.file.load(PublicationTable.from_json)
+        if loaded is None:
+            return
+        self._table = loaded.value
+        by_time = sorted(self._table.queries.items(), key=lambda item: item[1].timestamp_ms)
+        self._table.queries = dict(by_time)
+        if loaded.is_backup:
+            _LOG.warning("publications come from %s: %s", loaded.path.name, loaded.main_problem)
+
+    def _snapshot(self) -> PublicationTable:
+        table = self._table
+        if not self.saver.is_clean:
+            table.data_version = table.data_version.next(self._clock.now_ms())
+        return PublicationTable(table.data_version, table.covered, dict(table.queries), table.extra)
+
+    @property
+    def covered(self) -> int:
+        """Records of the publications' topic below this offset are in the table."""
+        return self._table.covered
+
+    def last(self, query: str) -> Published | None:
+        """What a query published last."""
+        return self._table.queries.get(query)
+
+    def remember(self, query: str, batch: int, messages: int, covered: int, timestamp_ms: int = 0) -> None:
+        """A publication is on disk, and so is everything before the record at offset `covered`."""
+        queries = self._table.queries
+        queries.pop(query, None)
+        queries[query] = Published(batch, messages, timestamp_ms or self._clock.now_ms())
+        self._table.covered = covered
+        while len(queries) > self._options.publication_queries_max:
+            oldest = next(iter(queries))  # they are in the order of their last publications
+            _LOG.warning("query %s has published nothing for longest and is forgotten", oldest)
+            del queries[oldest]
+        self.saver.changed()

@@ -1,0 +1,165 @@
+"""`penstock pipeline archive`: topics to Parquet, exactly once for whoever reads the files.
+
+Options become a job of `penstock.spark.archive`, its batches lines, its result one more. Ends with 0 when everything
+was archived, and also when it was asked to stop: the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.clients import echo_json
+from penstock.cli.escaping import one_line
+from penstock.cli.option_types import NumberType, SizeType
+from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_steps import DurationType
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.archive import Archived
+    from penstock.spark.pipelines.compaction import Merged
+
+COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+
+
+@click.command()
+@click.option("--topic", "topics", metavar="T[,U]", default="", help="Topics, with commas between them.")
+@click.option(
+    "--topic-pattern", "pattern", metavar="REGEX", default="", help="All topics of such a name instead."
+)
+@click.option(
+    "--to", metavar="DIR", required=True, help="The archive; every executor sees it under this path."
+)
+@click.option(
+    "--store", metavar="DIR", default="", help="Archive a store directory; no topic means all of them."
+)
+@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option(
+    "--every", "every_s", type=DurationType(), default=30, help="Or go on, with a batch so often (30s)."
+)
+@click.option(
+    "--start", metavar="POSITION", default="earliest", help="Where a queue begins that is new here."
+)
+@click.option(
+    "--group", default="penstock-archive", help="Group that shows the lag; retention can wait for it."
+)
+@click.option("--max-rows", type=NumberType(1, 1 << 40), help="Messages in one batch.")
+@click.option(
+    "--max-bytes", type=SizeType(), default="512M", help="Bytes of messages in one batch, about (512M)."
+)
+@click.option("--file-size", type=SizeType(), default="128M", help="Size at which a file is full (128M).")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), default="zstd", help="Of the files (zstd).")
+@click.option(
+    "--on-gap",
+    type=click.Choice(("report", "skip", "fail")),
+    default="report",
+    help="Messages that the log should have and has not: a row in DIR/_gaps, nothing, or an error (report).",
+)
+@click.option(
+    "--merge/--no-merge", default=True, help="Merge small files every ten minutes and at the end (on)."
+)
+@click.option("--merge-only", is_flag=True, help="Merge all small files of DIR, and nothing else.")
+@pipeline_options()
+def archive(
+    job: Job,
+    topics: str,
+    pattern: str,
+    to: str,
+    store: str,
+    once: bool,
+    every_s: int,
+    start: str,
+    group: str,
+    max_rows: int | None,
+    max_bytes: int,
+    file_size: int,
+    compression: str,
+    on_gap: str,
+    merge: bool,
+    merge_only: bool,
+) -> None:
+    """Copy topics to Parquet files, each message exactly once.
+
+    DIR gets a folder for each topic and day. The same command goes on where it was; a lost checkpoint is no loss. Any
+    reader of Parquet may read the files while they are written.
+    """
+    from penstock.spark import needs_extra
+
+    try:
+        from penstock.spark.pipelines.archive import archive as run
+        from penstock.spark.pipelines.archive_files import FileSettings
+    except ModuleNotFoundError as error:
+        raise needs_extra(error) from error
+    from penstock.spark.running import stopping_on_signals
+
+    files = FileSettings(target_bytes=file_size, compression=compression)
+    if merge_only:
+        _merge(job, to, files)
+        return
+    with job.spark("archive") as spark, job.progress() as report, stopping_on_signals() as stop:
+        done = run(
+            topics,
+            to,
+            pattern=pattern,
+            store=store,
+            nameserver=job.nameserver,
+            checkpoint=job.checkpoint or "",
+            group=group,
+            start=start,
+            once=once,
+            every_s=every_s,
+            max_rows=max_rows or 0,
+            max_bytes=max_bytes,
+            on_gap=on_gap,
+            files=files,
+            merge=merge,
+            spark=spark,
+            stop=stop,
+            report=report,
+            on_failure=_tell_failure,
+        )
+    _show(done, to, job.as_json)
+
+
+def _tell_failure(name: str, reason: str, wait_s: float) -> None:
+    click.echo(one_line(f"{name} failed, starts again in {wait_s:g} s: {reason}"), err=True)
+
+
+def _show(done: Archived, to: str, as_json: bool) -> None:
+    if as_json:
+        echo_json(done.to_json(), lines=True)
+        return
+    rate = f", {done.rows / done.seconds:,.0f} rows/s" if done.rows and done.seconds else ""
+    click.echo(
+        one_line(f"{done.rows:,} messages in {done.batches} batches{rate}; {done.files:,} files in {to}")
+    )
+    if done.merged.files_before:
+        click.echo(f"{done.merged.files_before:,} small files became {done.merged.files_after:,}")
+    if done.gaps:
+        click.echo(one_line(f"{done.gaps:,} gaps are in {to}/_gaps: messages that the log no longer had"))
+    if done.stopped:
+        click.echo("stopped; the same command goes on from here")
+
+
+def _merge(job: Job, to: str, files: Any) -> None:
+    from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
+    from penstock.spark.pipelines.compaction import merge_files
+
+    ArchiveSnapshot.open(to)
+    with job.spark("merge") as spark:
+        done: Merged = merge_files(spark, to, files)
+    facts = {
+        "event": "merged",
+        "files_before": done.files_before,
+        "files_after": done.files_after,
+        "rows": done.rows,
+        "bytes_before": done.bytes_before,
+        "bytes_after": done.bytes_after,
+    }
+    if job.as_json:
+        echo_json(facts, lines=True)
+    elif done.files_before:
+        click.echo(f"{done.files_before:,} files with {done.rows:,} messages became {done.files_after:,}")
+    else:
+        click.echo("there is nothing to merge")

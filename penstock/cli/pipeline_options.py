@@ -1,0 +1,121 @@
+"""What the Spark commands share: their options, a session for as long as one runs, and errors in one line.
+
+    @click.command()
+    @pipeline_options()
+    def archive(job: Job, ...) -> int:
+        with job.spark("archive") as spark, job.progress() as report:
+            ...
+
+Rules: PySpark is imported when a session is needed, not before. What Spark and its workers say goes to a file,
+which is deleted after a good end and named after a bad one. `penstock.spark` does the work; here it is only
+asked for and shown.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.cli.clients import DEFAULT_NAME_SERVER
+from penstock.cli.option_types import PairType
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.progress import Report
+
+T = TypeVar("T")
+NAMESERVER = click.option(
+    "--nameserver",
+    metavar="HOST:PORT",
+    envvar="PENSTOCK_NAMESERVER",
+    help=f"Name server; several are separated by ; (PENSTOCK_NAMESERVER, {DEFAULT_NAME_SERVER}).",
+)
+MASTER = click.option(
+    "--master", metavar="URL", envvar="PENSTOCK_SPARK_MASTER", help="Spark's master, as local[4] (local[*])."
+)
+CHECKPOINT = click.option(
+    "--checkpoint", metavar="DIR", help="Where Spark keeps how far it is; the same again goes on from there."
+)
+CONF = click.option(
+    "--conf",
+    "conf",
+    type=PairType(),
+    multiple=True,
+    help="A setting of Spark, as spark.executor.memory=4g; may be repeated.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object in a line for progress.")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How a pipeline is run. `nameserver_given` is None where the default was not overruled."""
+
+    nameserver_given: str | None = None
+    master: str | None = None
+    checkpoint: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    as_json: bool = False
+
+    @property
+    def nameserver(self) -> str:
+        return self.nameserver_given or DEFAULT_NAME_SERVER
+
+    @contextmanager
+    def spark(self, app: str) -> Iterator[SparkSession]:
+        """A session until the block ends; an error of Spark's becomes one of ours, in a line."""
+        from penstock.cli.pipeline_session import spark_session
+
+        with spark_session(app, self.master, self.conf) as session:
+            yield session
+
+    @contextmanager
+    def progress(self) -> Iterator[Report]:
+        """Call it with each batch: a live line on a terminal, a line each elsewhere, JSON where asked for."""
+        from penstock.cli.pipeline_progress import reporting
+
+        with reporting(as_json=self.as_json) as report:
+            yield report
+
+
+def pipeline_options(
+    *, nameserver: bool = True, checkpoint: bool = True
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """The options, which become the command's `job`; those that it has no use for can be left out."""
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(command)
+        def with_job(
+            *arguments: Any,
+            master: str | None,
+            conf: tuple[tuple[str, str], ...],
+            as_json: bool,
+            nameserver: str | None = None,
+            checkpoint: str | None = None,
+            **others: Any,
+        ) -> T:
+            for name, _ in conf:
+                if not name.startswith("spark."):
+                    raise PenstockError(
+                        f"--conf {name}: no setting of Spark",
+                        "settings begin with spark., as in spark.executor.memory",
+                    )
+            job = Job(nameserver, master, checkpoint, dict(conf), as_json)
+            return command(*arguments, job=job, **others)
+
+        chosen = [
+            *([NAMESERVER] if nameserver else []),
+            MASTER,
+            *([CHECKPOINT] if checkpoint else []),
+            CONF,
+            JSON,
+        ]
+        return functools.reduce(lambda made, option: option(made), reversed(chosen), with_job)
+
+    return decorate

@@ -1,0 +1,76 @@
+"""A Spark session for one command: started with a word on the terminal, stopped at its end, its noise in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def spark_session(
+    app: str, master: str | None, conf: Mapping[str, str], log: Path | None = None
+) -> Iterator[SparkSession]:
+    """`log` keeps what Spark says; without it a temporary file does, which is left behind only by a failure."""
+    from penstock.spark import needs_extra
+
+    path = log or _temporary_log()
+    try:
+        try:
+            from py4j.protocol import Py4JError
+            from pyspark.errors import PySparkException
+        except ModuleNotFoundError as error:
+            raise needs_extra(error) from error
+        try:
+            with _started(app, master, conf, path) as session:
+                yield session
+        except (PySparkException, Py4JError) as error:
+            raise told(error, path) from error
+    except PenstockError:
+        if log is None and not path.stat().st_size:
+            path.unlink()
+        raise
+    if log is None:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _started(app: str, master: str | None, conf: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
+    """A session that runs already, as in a notebook, is used and left running."""
+    from pyspark import SparkContext
+
+    from penstock.spark.session import session
+
+    is_own = SparkContext._active_spark_context is None
+    settings: dict[str, object] = {"spark.log.level": "WARN", **conf}
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    with console.status("starting Spark") if console.is_terminal and is_own else nullcontext():
+        made = session(f"penstock {app}", master, log=log, **settings)
+    try:
+        yield made
+    finally:
+        if is_own:
+            made.stop()
+
+
+def told(error: BaseException, log: Path | None) -> PenstockError:
+    """Spark's error in a line, with where to read the rest."""
+    from penstock.spark.reasons import reason_of
+
+    return PenstockError(reason_of(error), f"what Spark said is in {log}" if log is not None else "")
+
+
+def _temporary_log() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)

@@ -1,0 +1,224 @@
+"""`penstock sql`: topics as tables, over the archive and the log behind it; rows as a table, as JSON or as CSV.
+
+Options become `Places` of `penstock.spark.pipelines.sql`. The outcome goes to standard output, what is to be known
+about it (cut off, messages that are nowhere) to standard error. Ends with 1 if messages were left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.clients import echo_json
+from penstock.cli.escaping import body_text, one_line, printable
+from penstock.cli.option_types import NumberType
+from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_steps import TimeType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.pipelines.sql import Places, TableInfo, TopicTables
+
+ROWS_SHOWN = 1_000
+CELL_MAX = 400
+EXIT_LEFT_OUT = 1
+
+
+@click.command("sql")
+@click.argument("query", metavar="QUERY", required=False)
+@click.option("--archive", metavar="DIR", default="", help="An archive: what is in it is read from there.")
+@click.option("--store", metavar="DIR", default="", help="A store directory, instead of running brokers.")
+@click.option("--archive-only", is_flag=True, help="The archive and nothing else.")
+@click.option(
+    "--as-of", "as_of", type=TimeType(), help="As it was then: 2025-01-31T15:00, 10m (ago), milliseconds."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--limit", type=NumberType(1, 1 << 40), help="Rows at most; a table on a terminal has 1000.")
+@click.option(
+    "--on-gap", type=click.Choice(("report", "skip", "fail")), help="Messages that are nowhere (report)."
+)
+@pipeline_options(checkpoint=False)
+def sql(
+    job: Job,
+    query: str | None,
+    archive: str,
+    store: str,
+    archive_only: bool,
+    as_of: int | None,
+    as_csv: bool,
+    limit: int | None,
+    on_gap: str | None,
+) -> int:
+    """Query topics with SQL; without QUERY, list them.
+
+    Topics are tables: select tags, count(*) from orders group by tags. Names with other characters than letters,
+    digits and _ stand in backquotes. Columns are those of a message, and body_text. With --archive, what is archived
+    is read from there and the rest from the brokers, no message twice and none left out.
+    """
+    from penstock.spark import needs_extra
+
+    try:
+        from penstock.spark.pipelines.sql import Places, TopicTables
+    except ModuleNotFoundError as error:
+        raise needs_extra(error) from error
+    if as_csv and job.as_json:
+        raise click.UsageError("--csv and --json cannot both be", click.get_current_context())
+    if archive_only and not archive:
+        raise click.UsageError("--archive-only needs --archive", click.get_current_context())
+    given = job.nameserver if not (store or archive_only) else ""
+    with job.spark("sql") as spark, _gap_table(spark, on_gap) as (gaps, table):
+        places = Places(given, archive, store, str(as_of) if as_of is not None else "", gaps, table)
+        tables = TopicTables(spark, places)
+        if query is None:
+            _list(tables, job.as_json, as_csv)
+            return 0
+        left_out = _run(tables, query, job.as_json, as_csv, limit)
+    return EXIT_LEFT_OUT if left_out else 0
+
+
+@contextmanager
+def _gap_table(spark: SparkSession, on_gap: str | None) -> Iterator[tuple[str, str]]:
+    """A place for what could not be read. On a cluster executors share no folder of ours: there it is an error."""
+    from penstock.spark.session import is_local
+
+    gaps = on_gap or ("report" if is_local(spark.sparkContext.master) else "fail")
+    if gaps != "report":
+        yield gaps, ""
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-sql-") as folder:
+        yield gaps, folder
+
+
+def _run(tables: TopicTables, query: str, as_json: bool, as_csv: bool, limit: int | None) -> int:
+    """Print the rows; how many things were said about what is missing."""
+    frame = tables.query(query)
+    if as_json or as_csv:
+        rows = in_utc(
+            frame, (frame.limit(limit) if limit else frame).toLocalIterator(prefetchPartitions=True)
+        )
+        _print_json(frame.columns, rows) if as_json else _print_csv(frame.columns, rows)
+    else:
+        _print_table(frame, limit or ROWS_SHOWN)
+    notes = [*tables.notes, *_gaps(tables.places)]
+    for note in notes:
+        click.echo(one_line(note), err=True)
+    return len(notes)
+
+
+def _gaps(places: Places) -> list[str]:
+    from penstock.spark.gaps import read_gaps
+
+    if not places.gap_table:
+        return []
+    return [
+        f"offsets {gap.first_offset} to {gap.last_offset} of {gap.topic}/{gap.broker}/{gap.queue_id} are left out: "
+        f"{gap.reason}"
+        for gap in read_gaps(places.gap_table)
+    ]
+
+
+def _list(tables: TopicTables, as_json: bool, as_csv: bool) -> None:
+    found: list[TableInfo] = tables.info()
+    rows = [(info.topic, info.queues, info.archived, info.live) for info in found]
+    names = ("topic", "queues", "archived", "live")
+    if as_json:
+        _print_json(names, rows)
+    elif as_csv:
+        _print_csv(names, rows)
+    else:
+        from penstock.cli.console import name_text, output, plain_table
+
+        table = plain_table("Topic", "Queues", "Archived", "Live", right=("Queues", "Archived", "Live"))
+        for topic, *numbers in rows:
+            table.add_row(name_text(topic), *(f"{number:,}" for number in numbers))
+        output().print(table)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def _print_table(frame: DataFrame, limit: int) -> None:
+    from rich.text import Text
+
+    from penstock.cli.console import output, plain_table
+
+    rows = list(in_utc(frame, frame.limit(limit + 1).collect()))
+    kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    numbers = ("byte", "short", "integer", "long", "float", "double", "decimal")
+    right = [printable(name) for name, kind in kinds.items() if kind in numbers]
+    table = plain_table(*(printable(name) for name in frame.columns), right=right)
+    for row in rows[:limit]:
+        table.add_row(*(Text(printable(cell_text(value), CELL_MAX)) for value in row))
+    output().print(table)
+    if len(rows) > limit:
+        click.echo(f"the first {limit:,} rows; --limit shows more, --csv and --json all", err=True)
+
+
+def in_utc(frame: DataFrame, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows with times in UTC: PySpark hands them out in the machine's zone, without saying so."""
+    times = {
+        number for number, part in enumerate(frame.schema.fields) if part.dataType.typeName() == "timestamp"
+    }
+    for row in rows:
+        yield tuple(
+            value.astimezone(UTC) if number in times and value is not None else value
+            for number, value in enumerate(row)
+        )
+
+
+def cell_text(value: Any) -> str:
+    """A value for a person."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes | bytearray):
+        return body_text(bytes(value))[0]
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, bool | int | float | str | date):
+        return str(value)
+    return _json_text(value)
+
+
+def _json_text(value: Any) -> str:
+    import json
+
+    return json.dumps(plain(value), ensure_ascii=False, default=str)
+
+
+def plain(value: Any) -> Any:
+    """A value for JSON: bytes as text where they are text, else in base64 under that name."""
+    if isinstance(value, bytes | bytearray):
+        text, encoding = body_text(bytes(value))
+        return text if encoding == "utf-8" else {encoding: text}
+    if isinstance(value, date):
+        return value.isoformat()
+    if hasattr(value, "asDict"):
+        return {name: plain(part) for name, part in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value
+
+
+def _print_json(names: Iterable[str], rows: Iterable[Any]) -> None:
+    columns = list(names)
+    for row in rows:
+        echo_json({name: plain(value) for name, value in zip(columns, row, strict=True)}, lines=True)
+
+
+def _print_csv(names: Iterable[str], rows: Iterable[Any]) -> None:
+    """As it is into a file; a terminal is given nothing that it could act on."""
+    safe = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([safe(name) for name in names])
+    for row in rows:
+        writer.writerow("" if value is None else safe(cell_text(value)) for value in row)

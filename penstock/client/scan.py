@@ -1,0 +1,236 @@
+"""Bulk reading of topics for programs without an event loop: whole ranges of queues, as stored bytes.
+
+    with Scan("127.0.0.1:9876") as scan:
+        queues = scan.queues("orders")
+        for queue, (low, high) in scan.ranges(queues).items():
+            for pulled in scan.read([(queue, low, high)]):
+                ...                                        # pulled.data: records one after the other
+
+What Spark's driver and executors use. It reads without being a consumer, in answers of a MiB where the broker
+allows that, and asks for the next answer before the last one is handed out. Works against Penstock and RocketMQ.
+
+Rules: as in `scanning`, whose methods these are. May be used from any thread but the client's own; one `read` at a
+time per thread. Nothing is connected before it is needed, so making a Scan costs nothing and cannot fail.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from penstock.client.async_admin import AdminSettings
+from penstock.client.loop_thread import LoopThread
+from penstock.client.options import DEFAULT_NAME_SERVER
+from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
+from penstock.client.scanning import RETRY_MS, AsyncScan
+from penstock.errors import ClientClosedError, PenstockError
+from penstock.remoting import TlsOptions
+from penstock.runtime import Runtime
+
+__all__ = ["AsyncScan", "OffsetRange", "PullStatus", "Pulled", "QueueId", "QueueRange", "Scan"]
+
+T = TypeVar("T")
+QueueRange = tuple[QueueId, int, int]
+# Rows and bytes to ask for at once; a broker may answer with less.
+ROWS = 16_384
+SIZE = 1 << 20
+# Pulls of one reader that may be under way at once.
+AT_ONCE_MAX = 16
+
+
+class Scan:
+    """A reader of topics. `with` closes it; the first call starts it."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] = DEFAULT_NAME_SERVER,
+        *,
+        runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        retry_ms: int = RETRY_MS,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+
+        def make() -> AsyncScan:
+            return AsyncScan(name_servers, runtime=runtime, tls=tls, retry_ms=retry_ms, **settings)
+
+        # Made here only to have a wrong address refused at once, and again inside the loop.
+        make()
+        self._make = make
+        self._async: AsyncScan | None = None
+        self._thread: LoopThread | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Drop every connection."""
+        with self._lock:
+            self._is_closed = True
+            thread, self._thread = self._thread, None
+            scan, self._async = self._async, None
+        if thread is not None and not thread.is_foreign:
+            try:
+                if scan is not None:
+                    thread.run(scan.close())
+            finally:
+                thread.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _started(self) -> tuple[LoopThread, AsyncScan]:
+        with self._lock:
+            if self._is_closed:
+                raise ClientClosedError("the scan is closed", "make a new one")
+            if self._thread is None or self._async is None:
+                self._thread = LoopThread.acquire()
+                self._async = self._make()
+            return self._thread, self._async
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._started()[0].run(coroutine)
+
+    @property
+    def _scan(self) -> AsyncScan:
+        return self._started()[1]
+
+    # -- what there is ---------------------------------------------------------------------------------------
+
+    def topics(self, pattern: str = "") -> list[str]:
+        """Names of all topics but the system's own; those whose whole name the pattern matches."""
+        return self._run(self._scan.topics(pattern))
+
+    def queues(self, topic: str) -> list[QueueId]:
+        """The queues that can be read, by broker and number. RouteNotFoundError if there is no such topic."""
+        return self._run(self._scan.queues(topic))
+
+    def range(self, queue: QueueId) -> OffsetRange:
+        """The oldest offset that is still there, and the one that the next message gets."""
+        return self.ranges([queue])[queue]
+
+    def ranges(
+        self, queues: Iterable[QueueId], *, failures: dict[QueueId, PenstockError] | None = None
+    ) -> dict[QueueId, OffsetRange]:
+        """The same for many queues: one question per topic and broker. With `failures`, queues whose broker does
+        not answer are put there instead of raising."""
+        return self._run(self._scan.ranges(list(queues), failures=failures))
+
+    def offset_by_time(self, queue: QueueId, time_ms: int) -> int:
+        """The first offset stored at that time or later; the queue's end if there is none."""
+        return self._run(self._scan.offset_by_time(queue, time_ms))
+
+    def offsets_by_time(self, times: Mapping[QueueId, int]) -> dict[QueueId, int]:
+        """The same for many queues at once."""
+        return self._run(self._scan.offsets_by_time(times))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def pull(
+        self, queue: QueueId, offset: int, *, rows: int = ROWS, size: int = SIZE, tags: str = ""
+    ) -> Pulled:
+        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer."""
+        return self._run(self._scan.pull(queue, offset, rows=rows, size=size, tags=tags))
+
+    def read(
+        self,
+        ranges: Iterable[QueueRange],
+        *,
+        rows: int = ROWS,
+        size: int = SIZE,
+        tags: str = "",
+        reuse: bool = False,
+    ) -> Iterator[Pulled]:
+        """Answers that cover ranges [start, end) of queues, in their order; the next one is on its way while the
+        caller works on the last.
+
+        Every answer is handed out, also those without records; the last one of a range may reach past its end. A
+        range ends early where an answer leads no further: NOTHING, or MOVED backwards. What that means is for the
+        caller to say. With `reuse` the data of an answer is good only until the next one is taken; its memory serves
+        again then, which saves time.
+        """
+        thread, scan = self._started()
+        ahead = _ReadAhead(thread, scan, [item for item in ranges if item[1] < item[2]], rows, size, tags)
+        try:
+            while ahead:
+                pulled = ahead.next()
+                yield pulled
+                if reuse:
+                    scan.buffers.give_back(pulled.data)
+        finally:
+            ahead.cancel()
+
+    # -- groups ----------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        """Store how far a group has come, as the offset of the next message to read. The group need not exist."""
+        self._run(self._scan.commit(group, offsets))
+
+    def commit_soon(self, group: str, offsets: Mapping[QueueId, int]) -> concurrent.futures.Future[None]:
+        """The same without waiting."""
+        thread, scan = self._started()
+        return thread.submit(scan.commit(group, dict(offsets)))
+
+
+class _ReadAhead:
+    """Answers in the order of ranges, with more of them on their way: at least one, and of small ranges as many as
+    make up one large answer, so that many small ones take one round trip and not as many."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        scan: AsyncScan,
+        ranges: Sequence[QueueRange],
+        rows: int,
+        size: int,
+        tags: str,
+    ) -> None:
+        self._thread = thread
+        self._scan = scan
+        self._rows, self._size, self._tags = rows, size, tags
+        self._waiting = deque(ranges)
+        # What is on its way, the range that is handed out next first: (queue, end, rows asked for, answer).
+        self._coming: deque[tuple[QueueId, int, int, concurrent.futures.Future[Pulled]]] = deque()
+        self._rows_coming = 0
+        self._fill()
+
+    def __bool__(self) -> bool:
+        return bool(self._coming)
+
+    def next(self) -> Pulled:
+        """The next answer; what follows it has been asked for."""
+        queue, end, count, answer = self._coming.popleft()
+        pulled = answer.result()
+        self._rows_coming -= count
+        if pulled.offset < pulled.next_offset < end:
+            self._coming.appendleft(self._ask(queue, pulled.next_offset, end))
+        self._fill()
+        return pulled
+
+    def _fill(self) -> None:
+        while self._waiting and (len(self._coming) < 2 or self._rows_coming < self._rows):
+            if len(self._coming) >= AT_ONCE_MAX:
+                return
+            self._coming.append(self._ask(*self._waiting.popleft()))
+
+    def _ask(
+        self, queue: QueueId, offset: int, end: int
+    ) -> tuple[QueueId, int, int, concurrent.futures.Future[Pulled]]:
+        count = min(self._rows, end - offset)
+        self._rows_coming += count
+        pull = self._scan.pull(queue, offset, rows=count, size=self._size, tags=self._tags)
+        return queue, end, count, self._thread.submit(pull)
+
+    def cancel(self) -> None:
+        for *_, answer in self._coming:
+            answer.cancel()

@@ -1,0 +1,381 @@
+"""Bulk reading of topics inside an event loop; `scan` has the face for threads and says what it is for.
+
+Rules: a reader is not a consumer: it joins no group, sends no heartbeats, and pulls under the name of RocketMQ's
+own tools, which every broker knows. Only requests that RocketMQ has are used. The master of a queue is asked first;
+when it cannot be reached, its replicas are, and the name server is asked where they all are by now. What still fails
+after `retry_ms` raises, with the last reason. Offsets come from the brokers' answers about whole topics, in which
+only messages count that any consumer could read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar, Unpack
+
+from penstock.client.async_admin import AdminSettings, AsyncAdmin
+from penstock.client.cluster_calls import ClusterCalls
+from penstock.client.instance import ClientInstance
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.pull_connection import Buffers, PullConnection
+from penstock.client.routes import MASTER_ID
+from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
+from penstock.errors import ConnectError, OptionError, PenstockError, ResponseError, RouteNotFoundError
+from penstock.protocol.bodies.statistics import TopicStatsTable
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    Header,
+    OffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    PullSysFlag,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from penstock.remoting import TlsOptions, check
+from penstock.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+TOOLS_GROUP = "TOOLS_CONSUMER"
+PULL_TIMEOUT_MS = 10_000
+RETRY_MS = 60_000
+BACKOFF_MS = (20, 50, 100, 200, 500)
+COMMITS_AT_ONCE = 256
+# Patterns that begin so are meant for topics that the system made.
+INTERNAL_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_")
+_STATUSES = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.SKIPPED,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NOTHING,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.MOVED,
+}
+# Answers after which another broker, or the same one a little later, may do better.
+_PASSING = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+# A topic that a broker does not know may be on its way there: brokers open their files after they listen.
+_PASSING_PULL = _PASSING | {ResponseCode.TOPIC_NOT_EXIST}
+
+
+class AsyncScan:
+    """Belongs to the loop it is first used in. Nothing is connected before it is needed."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] = DEFAULT_NAME_SERVER,
+        *,
+        runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        retry_ms: int = RETRY_MS,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+        given: dict[str, Any] = {**settings, "name_servers": name_servers}
+        self.client_options: ClientOptions = read_client_settings(given)
+        self.retry_ms = retry_ms
+        self._runtime = runtime or Runtime.system()
+        self._tls = tls
+        self._admin = AsyncAdmin(name_servers, runtime=runtime, tls=tls, **settings)
+        self._given_runtime = runtime
+        self._instance: ClientInstance | None = None
+        self._acquiring = asyncio.Lock()
+        self._pulls: dict[str, asyncio.Task[PullConnection]] = {}
+        # Where bodies of answers lie; whoever is done with one may give it back.
+        self.buffers = Buffers()
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        pulls, self._pulls = self._pulls, {}
+        for task in pulls.values():
+            task.cancel()
+        for outcome in await asyncio.gather(*pulls.values(), return_exceptions=True):
+            if isinstance(outcome, PullConnection):
+                outcome.close()
+        await self._admin.close()
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
+    async def _client(self) -> ClientInstance:
+        async with self._acquiring:
+            if self._instance is None:
+                self._instance = await ClientInstance.acquire(
+                    self.client_options, runtime=self._given_runtime, tls=self._tls
+                )
+            return self._instance
+
+    # -- what there is ---------------------------------------------------------------------------------------
+
+    async def topics(self, pattern: str = "") -> list[str]:
+        """Names of all topics but the system's own; those whose whole name the pattern matches. Retry, dead-letter
+        and other internal topics are among them only for a pattern that begins as they do (`%DLQ%.*`)."""
+        try:
+            wanted = re.compile(pattern) if pattern else None
+        except re.error as error:
+            raise OptionError(f"{pattern!r} is no regular expression: {error}") from error
+        await self._client()
+        await self._admin.start()
+        names = await self._admin.list_topics(internal=pattern.startswith(INTERNAL_PREFIXES))
+        return [name for name in names if wanted is None or wanted.fullmatch(name)]
+
+    async def queues(self, topic: str) -> list[QueueId]:
+        """The queues that can be read, by broker and number. RouteNotFoundError if there is no such topic."""
+        client = await self._client()
+        route = await client.routes.refresh(topic)
+        found = (
+            QueueId(topic, queue.broker_name, queue.queue_id, route.address(queue.broker_name) or "")
+            for queue in route.subscribe_queues
+        )
+        return sorted(found)
+
+    async def ranges(
+        self, queues: Iterable[QueueId], *, failures: dict[QueueId, PenstockError] | None = None
+    ) -> dict[QueueId, OffsetRange]:
+        """First and next offset of each queue: one question per topic and broker.
+
+        With `failures`, queues whose broker does not answer are put there instead of raising.
+        """
+        asked: dict[tuple[str, str], list[QueueId]] = {}
+        for queue in queues:
+            asked.setdefault((queue.topic, queue.broker), []).append(queue)
+        found: dict[QueueId, OffsetRange] = {}
+
+        async def ask(some: Sequence[QueueId]) -> None:
+            try:
+                found.update(await self._ranges_at(some))
+            except PenstockError as error:
+                if failures is None:
+                    raise
+                failures.update(dict.fromkeys(some, error))
+
+        await _all(*(ask(some) for some in asked.values()))
+        return found
+
+    async def _ranges_at(self, queues: Sequence[QueueId]) -> dict[QueueId, OffsetRange]:
+        """Of queues of one topic at one broker."""
+        header = GetTopicStatsInfoRequestHeader(topic=queues[0].topic)
+        answer = await self._ask(queues[0], RequestCode.GET_TOPIC_STATS_INFO, header)
+        table = {queue.queue_id: item for queue, item in TopicStatsTable.decode(answer.body).offsets.items()}
+        found = {}
+        for queue in queues:
+            item = table.get(queue.queue_id)
+            # A broker of another make may leave out queues that have no file yet.
+            found[queue] = (
+                OffsetRange(max(item.min_offset, 0), max(item.max_offset, 0))
+                if item is not None
+                else OffsetRange(*await asyncio.gather(self._first(queue), self._end(queue)))
+            )
+        return found
+
+    async def _first(self, queue: QueueId) -> int:
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return max(await self._offset(queue, RequestCode.GET_MIN_OFFSET, header), 0)
+
+    async def _end(self, queue: QueueId) -> int:
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return max(await self._offset(queue, RequestCode.GET_MAX_OFFSET, header), 0)
+
+    async def offset_by_time(self, queue: QueueId, time_ms: int) -> int:
+        """The first offset stored at that time or later; the queue's end if there is none."""
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms)
+        return max(await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header), 0)
+
+    async def offsets_by_time(self, times: Mapping[QueueId, int]) -> dict[QueueId, int]:
+        """The same for many queues at once."""
+        found = await _all(*(self.offset_by_time(queue, time_ms) for queue, time_ms in times.items()))
+        return dict(zip(times, found, strict=True))
+
+    async def _offset(self, queue: QueueId, code: RequestCode, header: Header) -> int:
+        return OffsetResponseHeader.decode((await self._ask(queue, code, header)).fields).offset
+
+    async def _ask(self, queue: QueueId, code: RequestCode, header: Header) -> Command:
+        """A question to the broker of a queue, or to one of its replicas."""
+        client = await self._client()
+        calls = ClusterCalls(client)
+
+        async def ask(address: str) -> Command:
+            return await calls.ask(address, code, header)
+
+        return await self._surely(queue, f"asking about {queue}", ask, _PASSING, retry_ms=0)
+
+    # -- pulling ---------------------------------------------------------------------------------------------
+
+    async def pull(self, queue: QueueId, offset: int, *, rows: int, size: int, tags: str = "") -> Pulled:
+        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer."""
+        fields = _pull_fields(queue, offset, rows, size, tags)
+
+        async def ask(address: str) -> Pulled:
+            connection = await self._pull_connection(address)
+            command = Command(int(RequestCode.PULL_MESSAGE), dict(fields))
+            return _pulled(queue, offset, await connection.call(command, PULL_TIMEOUT_MS))
+
+        what = f"reading {queue} at offset {offset}"
+        return await self._surely(queue, what, ask, _PASSING_PULL, retry_ms=self.retry_ms)
+
+    async def _pull_connection(self, address: str) -> PullConnection:
+        task = self._pulls.get(address)
+        if task is not None and task.done() and (task.exception() is not None or not task.result().is_open):
+            task = None
+        if task is None:
+            context = self._tls.client_context() if self._tls is not None else None
+            task = asyncio.ensure_future(PullConnection.open(address, self._runtime, self.buffers, context))
+            self._pulls[address] = task
+        return await asyncio.shield(task)
+
+    # -- trying ----------------------------------------------------------------------------------------------
+
+    async def _surely(
+        self,
+        queue: QueueId,
+        what: str,
+        ask: Callable[[str], Awaitable[T]],
+        passing: frozenset[int],
+        *,
+        retry_ms: int,
+    ) -> T:
+        """Ask until somebody answers: the address that is known, then wherever the name server says. One round of
+        all replicas at least, more until the time is over."""
+        clock = self._runtime.clock
+        began_ms = clock.monotonic_ms()
+        failure: PenstockError | None = None
+        addresses, rounds = [queue.address] if queue.address else [], 0
+        while True:
+            for address in addresses:
+                try:
+                    return await ask(address)
+                except PenstockError as error:
+                    if not error.retriable and not (
+                        isinstance(error, ResponseError) and error.code in passing
+                    ):
+                        raise
+                    failure = error
+            if rounds and clock.monotonic_ms() - began_ms >= retry_ms:
+                raise self._gave_up(what, retry_ms, failure)
+            if rounds:
+                logger.info("%s: %s; trying again", what, failure)
+                await asyncio.sleep(BACKOFF_MS[min(rounds, len(BACKOFF_MS)) - 1] / 1000)
+            try:
+                addresses = await self._addresses(queue)
+            except PenstockError as error:
+                failure = failure or error
+            rounds += 1
+
+    async def _addresses(self, queue: QueueId) -> list[str]:
+        """Where the broker of a queue and its replicas are now, the master first."""
+        client = await self._client()
+        route = await client.routes.refresh(queue.topic)
+        broker = route.brokers.get(queue.broker)
+        if broker is None:
+            known = ", ".join(sorted(route.brokers)) or "none"
+            raise RouteNotFoundError(
+                f"topic {queue.topic!r} has no broker {queue.broker!r} now", f"brokers that have it: {known}"
+            )
+        return [
+            address
+            for _, address in sorted(broker.broker_addrs.items(), key=lambda item: item[0] != MASTER_ID)
+        ]
+
+    @staticmethod
+    def _gave_up(what: str, retry_ms: int, failure: PenstockError | None) -> ConnectError:
+        reason = failure.message if failure is not None else "no address is known"
+        tried = f" for {retry_ms / 1000:g} s" if retry_ms else ""
+        hint = (
+            "is the broker running, and can this machine reach the address that the name server gives for it?"
+        )
+        return ConnectError(f"{what} failed{tried}: {reason}", hint)
+
+    # -- groups ----------------------------------------------------------------------------------------------
+
+    async def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        """Store how far a group has come, as the offset of the next message to read. The group need not exist."""
+        items = list(offsets.items())
+        for at in range(0, len(items), COMMITS_AT_ONCE):
+            some = items[at : at + COMMITS_AT_ONCE]
+            await _all(*(self._commit(group, queue, offset) for queue, offset in some))
+
+    async def _commit(self, group: str, queue: QueueId, offset: int) -> None:
+        client = await self._client()
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+
+        async def call(address: str, code: RequestCode, fields: dict[str, str]) -> Command:
+            return await client.remoting.call(
+                address, Command(int(code), fields), client.options.call_timeout_ms
+            )
+
+        async def ask(address: str) -> None:
+            answer = await call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+            unknown = answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            if unknown or (answer.code == ResponseCode.SUCCESS and answer.remark):
+                # A pull makes a group known where groups are created on demand, and picks up a reset that an
+                # operator asked for, before which no offset is taken.
+                pull = _pull_fields(queue, 0, 1, 0, "", group)
+                await call(address, RequestCode.PULL_MESSAGE, pull)
+                answer = await call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+            check(answer)
+
+        await self._surely(queue, f"committing {queue} of group {group}", ask, frozenset(), retry_ms=0)
+
+
+def _pull_fields(
+    queue: QueueId, offset: int, rows: int, size: int, tags: str, group: str = TOOLS_GROUP
+) -> dict[str, str]:
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=rows,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=tags or "*",
+        sub_version=0,
+        expression_type="TAG",
+        max_msg_bytes=size or None,
+    ).encode()
+
+
+def _pulled(queue: QueueId, offset: int, answer: Command) -> Pulled:
+    status = _STATUSES.get(answer.code)  # type: ignore[call-overload]
+    if status is None:
+        raise ResponseError(answer.code, answer.remark or "no reason given")
+    place = PullMessageResponseHeader.decode(answer.fields)
+    return Pulled(
+        queue,
+        offset,
+        status,
+        place.next_begin_offset,
+        place.min_offset,
+        place.max_offset,
+        answer.body,
+        answer.remark or "",
+    )
+
+
+async def _all(*some: Awaitable[T]) -> list[T]:
+    """All of them; the first failure, after the others have ended."""
+    outcomes = await asyncio.gather(*some, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return outcomes  # type: ignore[return-value]

@@ -1,0 +1,69 @@
+"""What was published last by whom: `config/stagedPublications.json`.
+
+    {"covered":12,"dataVersion":{...},
+     "queries":{"0a3b...":{"batch":41,"messages":15000,"timestamp":1700000000000}}}
+
+Rules: one entry for each query, its last batch; `covered` is the offset of the first record of the publications'
+topic that is not in the table yet. The records of the log are the truth and this is a shortcut past them: without the
+file, as much of it is found again as the log still has. Plain data, no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import JsonObject, JsonValue
+from penstock.metadata.json_fields import INT64_MAX, JsonFields
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The last batch of a query."""
+
+    batch: int
+    messages: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class PublicationTable:
+    """The last publication of each query."""
+
+    FILE_NAME: ClassVar[str] = "stagedPublications.json"
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    covered: int = 0
+    queries: dict[str, Published] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: JsonValue, source: str = FILE_NAME) -> Self:
+        fields = JsonFields(value, source)
+        queries = {
+            name: Published(
+                entry.integer("batch", 0, -INT64_MAX, INT64_MAX),
+                entry.integer("messages", 0, 0, INT64_MAX),
+                entry.integer("timestamp", 0, 0, INT64_MAX),
+            )
+            for name, entry in fields.table("queries")
+        }
+        return cls(
+            data_version=DataVersion.read(fields.inner("dataVersion")),
+            covered=fields.integer("covered", 0, 0, INT64_MAX),
+            queries=queries,
+            extra=fields.rest(),
+        )
+
+    def to_json(self) -> JsonObject:
+        queries: JsonObject = {
+            name: {"batch": last.batch, "messages": last.messages, "timestamp": last.timestamp_ms}
+            for name, last in self.queries.items()
+        }
+        return {
+            **self.extra,
+            "covered": self.covered,
+            "dataVersion": self.data_version.to_json(),
+            "queries": queries,
+        }

@@ -1,0 +1,224 @@
+"""Reading from a running cluster: what a task does on an executor, and what the driver asks before.
+
+A task pulls its slices of queues in answers of a MiB, decodes one while the next is on its way, and yields
+Arrow batches. Every offset of a slice ends up in one of three places: a row, a filter that left it out, or a gap
+(`gaps`).
+
+Rules: an executor shares nothing with the driver but the options in its task; it knows the address of each broker
+from its task and asks a name server only when that fails. A broker that restarts, or hands over to a replica, is
+waited for as long as `retryMs` says. Connections are kept for the next task of the same process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.client.scan import Scan
+from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
+from penstock.errors import RouteNotFoundError
+from penstock.spark.gaps import Gaps, Reason, reason_for
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import QueueSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.spark.batches import RecordDecoder
+
+logger = logging.getLogger(__name__)
+PULL_ROWS = 65_536
+# Between two looks at a queue that has less than was planned.
+PAUSE_S = 0.2
+_REMOVED = "MESSAGE_WAS_REMOVING"
+
+_scans: dict[tuple[tuple[str, ...], int], Scan] = {}
+_scans_lock = threading.Lock()
+
+
+def shared_scan(options: ReadOptions) -> Scan:
+    """The connections of this process to a cluster; they outlive a task."""
+    key = (options.nameserver, options.retry_ms)
+    with _scans_lock:
+        scan = _scans.get(key)
+        if scan is None:
+            scan = _scans[key] = Scan(options.nameserver, retry_ms=options.retry_ms)
+        return scan
+
+
+def close_scans() -> None:
+    """Drop what `shared_scan` keeps."""
+    with _scans_lock:
+        kept = list(_scans.values())
+        _scans.clear()
+    for scan in kept:
+        scan.close()
+
+
+# -- the driver's questions --------------------------------------------------------------------------------------
+
+
+def find_queues(scan: Scan, options: ReadOptions) -> list[QueueId]:
+    """The queues of all topics that are read. RouteNotFoundError for a topic that is named and not there."""
+    if options.topic:
+        topics = list(options.topic)
+    else:
+        topics = scan.topics(options.topic_pattern)
+    found: list[QueueId] = []
+    for topic in topics:
+        try:
+            found += scan.queues(topic)
+        except RouteNotFoundError as error:
+            if not options.topic:
+                continue  # deleted since the list was made
+            near = _near_topics(scan, topic)
+            raise RouteNotFoundError(f"there is no topic {topic!r}{near}", error.hint) from error
+    return found
+
+
+def _near_topics(scan: Scan, topic: str) -> str:
+    from penstock.spark.options import near_names
+
+    near = near_names(topic, scan.topics())
+    return f", did you mean {near.rstrip('?')}" if near else ""
+
+
+# -- a task ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LiveRead:
+    """Reads slices; one for each task."""
+
+    scan: Scan
+    options: ReadOptions
+    columns: tuple[str, ...]
+    gaps: Gaps
+    # Of the query's filters, beside those of the options.
+    tags: tuple[str, ...] = ()
+    key: str = ""
+    _unfinished: list[QueueSlice] = field(default_factory=list)
+
+    def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """The rows of the slices, each queue's in their order."""
+        from penstock.spark.batches import RecordDecoder
+
+        options = self.options
+        decoder = RecordDecoder(
+            self.columns,
+            rows=options.batch_rows,
+            size=options.batch_bytes,
+            tags=self.tags,
+            key=self.key,
+            verify=options.verify,
+        )
+        patience_s = options.retry_ms / 1000
+        deadline = time.monotonic() + patience_s
+        left: Sequence[QueueSlice] = slices
+        while left:
+            before = list(left)
+            yield from self._round(left, decoder)
+            left, self._unfinished = self._unfinished, []
+            if left and left != before:
+                deadline = time.monotonic() + patience_s  # it goes on, if slowly
+            elif left and time.monotonic() >= deadline:
+                self._lost(left)
+                break
+            if left:
+                time.sleep(PAUSE_S)
+        yield from decoder.finish()
+
+    def _round(self, slices: Sequence[QueueSlice], decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
+        """Once through the slices; what a broker has not (yet) got stays in `_unfinished`."""
+        todo = iter(slices)
+        current = next(todo)
+        at = current.start
+        for pulled in self.scan.read(
+            slices, rows=PULL_ROWS, size=self.options.pull_bytes, tags=" || ".join(self.tags), reuse=True
+        ):
+            while pulled.queue != current.queue or not current.start <= pulled.offset < current.end:
+                current = next(todo)
+                at = current.start
+            if pulled.status is PullStatus.FOUND:
+                yield from self._decode(pulled, current, decoder)
+                at = min(max(pulled.next_offset, at), current.end)
+            else:
+                at = self._without_records(pulled, current)
+            if at < current.end and not pulled.offset < pulled.next_offset:
+                self._unfinished.append(QueueSlice(current.queue, at, current.end))
+
+    def _decode(
+        self, pulled: Pulled, current: QueueSlice, decoder: RecordDecoder
+    ) -> Iterator[pa.RecordBatch]:
+        queue = current.queue
+        end = min(pulled.next_offset, current.end)
+        while True:
+            yield from self._feed(pulled, end, decoder)
+            if not decoder.cut_short or decoder.next_offset >= end:
+                break
+            # Behind lengths that make no sense nothing can be found in this answer: ask for what follows.
+            pulled = self.scan.pull(queue, decoder.next_offset, rows=end - decoder.next_offset)
+            if pulled.status is not PullStatus.FOUND:
+                self._without_records(pulled, QueueSlice(queue, pulled.offset, end))
+                return
+        if not self.tags and decoder.next_offset < end:
+            self._gap(queue, decoder.next_offset, end - 1, Reason.MISSING, "the broker left them out")
+
+    def _feed(self, pulled: Pulled, end: int, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
+        queue = pulled.queue
+        decoder.broker = queue.broker
+        decoder.forget_damaged()
+        yield from decoder.feed_run(
+            pulled.data,
+            pulled.offset,
+            end,
+            topic=queue.topic.encode(),
+            queue_id=queue.queue_id,
+            complete=not self.tags,
+        )
+        for damage in decoder.damaged:
+            reason = reason_for(damage.reason)
+            self._gap(queue, damage.queue_offset, damage.last_offset, reason, damage.reason)
+
+    def _without_records(self, pulled: Pulled, current: QueueSlice) -> int:
+        """An answer without records: what it means for the slice, and where that goes on."""
+        queue, offset = current.queue, pulled.offset
+        end = min(pulled.next_offset, current.end)
+        if pulled.status is PullStatus.SKIPPED and end > offset:
+            if not self.tags or pulled.remark == _REMOVED:
+                self._gap(queue, offset, end - 1, Reason.MISSING, "the broker has no records for them")
+            return end
+        if pulled.status is PullStatus.MOVED and end > offset:
+            self._gap(queue, offset, end - 1, Reason.DELETED, f"the queue begins at {pulled.min}")
+            return end
+        return offset
+
+    def _lost(self, slices: Sequence[QueueSlice]) -> None:
+        for item in slices:
+            ends = self.scan.range(item.queue).max
+            detail = f"the queue ends at {ends}"
+            self._gap(item.queue, item.start, item.end - 1, Reason.LOST, detail)
+
+    def _gap(self, queue: QueueId, first: int, last: int, reason: Reason, detail: str) -> None:
+        self.gaps.found(queue, first, last, reason, detail, where="reading")
+
+
+def check_beginnings(
+    slices: Sequence[QueueSlice], ranges: Mapping[QueueId, OffsetRange], gaps: Gaps
+) -> list[QueueSlice]:
+    """Slices without what retention has deleted already, which is a gap."""
+    kept = []
+    for item in slices:
+        low = ranges[item.queue].min if item.queue in ranges else 0
+        if item.start < low:
+            last = min(low, item.end) - 1
+            detail = f"the queue begins at {low}"
+            gaps.found(item.queue, item.start, last, Reason.DELETED, detail, where="planning")
+        left = QueueSlice(item.queue, max(item.start, low), item.end)
+        if left.rows > 0:
+            kept.append(left)
+    return kept

@@ -1,0 +1,1 @@
+"""Jobs on Spark: each reads messages or files, and writes messages, files or a report."""

@@ -1,0 +1,70 @@
+"""What the brokers of a cluster say about topics and groups: ranges of queues, and how far the groups are.
+
+Rule: asked on the driver through the admin client, a few requests per topic and group, no messages read. A group
+that goes away meanwhile is left out; a broker that does not answer is an error, because what it has would look
+like missing messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.client.admin import Admin
+from penstock.client.routes import MessageQueue
+from penstock.errors import ResponseError, RouteNotFoundError
+from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Ranges, Source, choose_topics
+
+
+def cluster_ranges(source: Source) -> Ranges:
+    """First and next offset of every queue of the chosen topics, cut to the source's times."""
+    with Admin(source.nameserver) as admin:
+        names = admin.list_topics(internal=True)
+        if not source.topics:
+            # The admin client knows which of the names are the cluster's and the brokers' own.
+            plain = set(admin.list_topics())
+            names = [name for name in names if name in plain or name.startswith("%DLQ%")]
+        ranges: dict[QueueKey, tuple[int, int]] = {}
+        for topic in choose_topics(names, source.topics):
+            for status in admin.describe_topic(topic).queues:
+                first, end = status.min_offset, status.max_offset
+                if source.start is not None:
+                    first = max(first, admin.offset_at(status.queue, source.start))
+                if source.end is not None:
+                    end = min(end, admin.offset_at(status.queue, source.end))
+                ranges[_key(status.queue)] = (first, max(first, end))
+        return ranges
+
+
+def _key(queue: MessageQueue) -> QueueKey:
+    return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def cluster_progress(
+    nameserver: str, topics: Iterable[str]
+) -> tuple[tuple[Progress, ...], Mapping[str, int]]:
+    """Offsets of all groups in these topics, and how often each group tries a message."""
+    wanted = set(topics)
+    found: list[Progress] = []
+    tries: dict[str, int] = {}
+    with Admin(nameserver) as admin:
+        for group in admin.list_groups():
+            try:
+                described = admin.describe_group(group)
+            except (ResponseError, RouteNotFoundError):
+                continue
+            tries[group] = described.retry_max_times
+            found += [
+                Progress(group, _key(item.queue), item.committed)
+                for item in described.progress
+                if item.queue.topic in wanted and item.committed >= 0
+            ]
+    return tuple(sorted(found)), tries
+
+
+def target_queues(nameserver: str, topic: str) -> dict[str, list[int]]:
+    """Queues of a topic by broker, for choosing where rows go."""
+    with Admin(nameserver) as admin:
+        by_broker: dict[str, list[int]] = {}
+        for status in admin.describe_topic(topic).queues:
+            by_broker.setdefault(status.queue.broker_name, []).append(status.queue.queue_id)
+    return {broker: sorted(queues) for broker, queues in sorted(by_broker.items())}

@@ -1,0 +1,233 @@
+"""Runs streaming queries until they are done or somebody asks them to stop, and starts those again that fail.
+
+    with stopping_on_signals() as stop:
+        done = run({"archive": start}, stop=stop, report=print_batch)
+
+Rules: a stop waits for the batch at hand, within a limit, so that little is done twice; a batch that is cut off
+all the same is run again by the next start, with the same offsets. A query that fails is started again after a
+wait that doubles; several failures with no finished batch between them end the run. A start that raises is never
+repeated: it would raise again. One query that gives up takes the others down, cleanly, before the error is told.
+
+Runs on the driver, in the caller's thread. Never prints; signals are taken only in the main thread.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.runtime import Clock, SystemClock
+from penstock.spark.progress import Batch, Report, ignore
+from penstock.spark.reasons import reason_of
+
+POLL_S = 0.1
+BATCH_WAIT_S = 15.0
+FAILURES_MAX = 5
+BACK_OFF_FIRST_S = 1.0
+BACK_OFF_MAX_S = 30.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Start = Callable[[], Any]
+# Name of the query, why it failed, seconds until it is started again.
+OnFailure = Callable[[str, str, float], None]
+
+
+class Stop:
+    """The wish to stop: set by a signal, by another thread, by whoever holds it. A plain flag, because a signal
+    handler may run in the middle of anything, a lock included."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def ask(self) -> None:
+        self.is_asked = True
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a query did until it ended. `stopped`: it was asked to, and there may be more to do."""
+
+    name: str
+    batches: int
+    rows: int
+    seconds: float
+    restarts: int
+    stopped: bool
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[Stop]:
+    """SIGINT and SIGTERM ask for a stop; a second SIGINT interrupts. In another thread there are no signals."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.is_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.ask()
+
+    before = {number: signal.signal(number, note) for number in SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(
+    starts: Mapping[str, Start],
+    *,
+    stop: Stop | None = None,
+    report: Report = ignore,
+    on_failure: OnFailure | None = None,
+    failures_max: int = FAILURES_MAX,
+    clock: Clock | None = None,
+) -> dict[str, Run]:
+    """Start the queries and watch them until all have ended. Raises PenstockError when one cannot be kept up."""
+    stop, clock = stop or Stop(), clock or SystemClock()
+    watched = [
+        _Watched(name, start, report, on_failure, failures_max, clock) for name, start in starts.items()
+    ]
+    try:
+        for item in watched:
+            item.begin()
+        while not stop.is_asked:
+            going = [item.look() for item in watched]
+            if not any(going):
+                break
+            clock.sleep(POLL_S)
+    finally:
+        # Also after an error or an interrupt: a query left behind would go on in the JVM.
+        for item in watched:
+            item.let_finish()
+        for item in watched:
+            item.end()
+    return {item.name: item.result(stop.is_asked) for item in watched}
+
+
+class _Watched:
+    """One query: what it has reported, and when it may be started again."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Start,
+        report: Report,
+        on_failure: OnFailure | None,
+        failures_max: int,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._start, self._report, self._on_failure = start, report, on_failure
+        self._failures_max, self._clock = failures_max, clock
+        self._query: Any = None
+        self._seen: tuple[int, str] = (-1, "")
+        self._batches = self._rows = self._restarts = self._failures = 0
+        self._again_ms: int | None = None
+        self._began_ms = clock.monotonic_ms()
+        self._ended_ms: int | None = None
+
+    def begin(self) -> None:
+        self._query = self._start()
+        self._again_ms = None
+
+    def look(self) -> bool:
+        """Report what is new; whether there is more to come."""
+        if self._again_ms is not None:
+            if self._clock.monotonic_ms() >= self._again_ms:
+                self._restarts += 1
+                self.begin()
+            return True
+        if self._query is None:
+            return False
+        # Asked before its reports are read: a batch that ends between the two questions is not missed.
+        active = bool(self._query.isActive)
+        self._take_reports()
+        if active:
+            return True
+        error = self._query.exception()
+        self._query = None
+        if error is not None:
+            self._failed(error)
+            return True
+        self._ended_ms = self._clock.monotonic_ms()
+        return False
+
+    def _take_reports(self) -> None:
+        last = self._query.lastProgress
+        if last is None or _place(_plain(last)) == self._seen:
+            return
+        for progress in map(_plain, self._query.recentProgress):
+            place = _place(progress)
+            # Batches in order; an idle trigger reports the batch that is to come, under a later time.
+            if place[1] <= self._seen[1]:
+                continue
+            self._seen = place
+            batch = Batch.of(progress)
+            if batch.rows or "addBatch" in (progress.get("durationMs") or {}):
+                self._batches += 1
+                self._rows += batch.rows
+                self._failures = 0
+                self._report(batch)
+
+    def _failed(self, error: Any) -> None:
+        """Plan another start, or give up."""
+        reason = reason_of(error)
+        self._failures += 1
+        if self._failures > self._failures_max:
+            times = f" {self._failures} times in a row" if self._failures > 1 else ""
+            raise PenstockError(
+                f"{self.name} failed{times}: {reason}",
+                "its checkpoint is whole: remove the cause and start it again",
+            ) from error
+        wait_s = min(BACK_OFF_FIRST_S * 2 ** (self._failures - 1), BACK_OFF_MAX_S)
+        self._again_ms = self._clock.monotonic_ms() + int(wait_s * 1000)
+        if self._on_failure is not None:
+            self._on_failure(self.name, reason, wait_s)
+
+    def let_finish(self) -> None:
+        """Wait for the end of the batch at hand, within the limit."""
+        query = self._query
+        if query is None or not query.isActive:
+            return
+        seen, deadline_ms = self._seen, self._clock.monotonic_ms() + int(BATCH_WAIT_S * 1000)
+        while query.isActive and query.status["isTriggerActive"] and self._clock.monotonic_ms() < deadline_ms:
+            self._take_reports()
+            if self._seen != seen:
+                return
+            self._clock.sleep(POLL_S / 4)
+
+    def end(self) -> None:
+        self._again_ms = None
+        query, self._query = self._query, None
+        if query is None:
+            return
+        query.stop()
+        self._query = query
+        self._take_reports()
+        self._query, self._ended_ms = None, self._clock.monotonic_ms()
+
+    def result(self, stopped: bool) -> Run:
+        ended = self._ended_ms if self._ended_ms is not None else self._clock.monotonic_ms()
+        seconds = (ended - self._began_ms) / 1000
+        return Run(self.name, self._batches, self._rows, seconds, self._restarts, stopped)
+
+
+def _plain(progress: Any) -> Mapping[str, Any]:
+    """Spark's progress as its JSON: an object in some versions, a mapping in others."""
+    text = getattr(progress, "json", None)
+    found: Mapping[str, Any] = json.loads(text) if isinstance(text, str) else progress
+    return found
+
+
+def _place(progress: Mapping[str, Any]) -> tuple[int, str]:
+    return int(progress.get("batchId") or 0), str(progress.get("timestamp") or "")

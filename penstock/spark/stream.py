@@ -1,0 +1,163 @@
+"""`spark.readStream.format("penstock")`: offsets, micro-batches and progress of a stream.
+
+    initialOffset     startingPosition, resolved when the query starts for the first time
+    latestOffset      the end of the next micro-batch: what can be read now, within the limits
+    partitions        the slices between two offsets, packed into few tasks
+    read              a task, on an executor (`live`)
+
+Rules: Spark's checkpoint is the truth. The start that Spark hands to `latestOffset` is the end of everything that is
+completed, so the group's offsets are committed there: also the last batch of an AvailableNow run and a stream that
+idles show no lag that is none. Offsets have sorted keys (Spark compares their text) and never name a message that
+is not yet there for everybody. One process on the driver calls everything but `read`, one call at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.client.scan import Scan
+from penstock.spark.batch import LivePartition
+from penstock.spark.gaps import Gaps
+from penstock.spark.group_progress import GroupProgress
+from penstock.spark.live import LiveRead, check_beginnings, shared_scan
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import cores, stream_tasks
+from penstock.spark.positions import Offsets, resolve, sorted_offsets
+from penstock.spark.tracking import QueueTracker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# An idle query asks again at once; so the answer waits a little for news.
+IDLE_WAIT_S = 0.1
+IDLE_PAUSE_S = 0.02
+FINISH_S = 5.0
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module's text. A copy of it goes to every task; that one only reads."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._gaps = Gaps(options.on_gap, options.gap_table)
+        self._scan: Scan | None = None
+        self._tracker: QueueTracker | None = None
+        self._progress: GroupProgress | None = None
+        # With AvailableNow: where to stop.
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: connections stay here."""
+        return {**self.__dict__, "_scan": None, "_tracker": None, "_progress": None}
+
+    def _started(self) -> QueueTracker:
+        if self._tracker is None:
+            self._scan = Scan(self._options.nameserver, retry_ms=self._options.retry_ms)
+            self._tracker = QueueTracker(self._scan, self._options, self._gaps)
+            self._progress = GroupProgress(self._scan, self._options.group)
+        return self._tracker
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        tracker = self._started()
+        assert self._scan is not None
+        tracker.all_ranges()
+        found = resolve(
+            self._options.starting_position,
+            "startingPosition",
+            tracker.known_ranges(),
+            self._scan.offsets_by_time,
+        )
+        return sorted_offsets({queue.key: offset for queue, offset in found.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_rows_per_trigger:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        if self._options.max_bytes_per_trigger:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        tracker = self._started()
+        self._target = {key: item.max for key, item in tracker.all_ranges().items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        tracker = self._started()
+        self._commit(start)
+        if self._target is None:
+            ends = self._wait_for_news(tracker, start)
+        else:
+            known = tracker.known_ranges()
+            ranges = {
+                queue.key: item._replace(max=self._target[queue.key])
+                for queue, item in known.items()
+                if queue.key in self._target
+            }
+            ends = tracker.ends(start, ranges, patient=False)
+            if ends == start and self._progress is not None:
+                # The run is over, and Spark does not wait for `stop`.
+                self._progress.finish(FINISH_S)
+        self._latest = ends
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows_per_trigger
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes_per_trigger
+        return tracker.limited(start, ends, rows, size)
+
+    def _wait_for_news(self, tracker: QueueTracker, start: Offsets) -> Offsets:
+        until = time.monotonic() + IDLE_WAIT_S
+        while True:
+            ends = tracker.ends(start, tracker.ranges(), patient=True)
+            if ends != start or time.monotonic() >= until:
+                return ends
+            time.sleep(IDLE_PAUSE_S)
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
+        """How far the queues reach: with the end of a batch, Spark's own figure of the lag."""
+        return self._latest or None
+
+    def commit(self, end: Offsets) -> None:
+        self._commit(end)
+
+    def _commit(self, offsets: Offsets) -> None:
+        tracker = self._started()
+        if self._progress is not None and self._options.group:
+            self._progress.moved({tracker.queue(key): offset for key, offset in offsets.items()})
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.finish(FINISH_S)
+        scan, self._scan, self._tracker, self._progress = self._scan, None, None, None
+        if scan is not None:
+            scan.close()
+
+    # -- micro-batches ---------------------------------------------------------------------------------------
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[LivePartition]:
+        tracker = self._started()
+        slices = check_beginnings(tracker.slices(start, end), tracker.known_ranges(), self._gaps)
+        tasks = stream_tasks(slices, self._options.min_partitions, cores())
+        return [LivePartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, LivePartition):
+            return iter(())  # Spark has one task with nothing to do where there is no partition
+        options = self._options
+        reading = LiveRead(
+            shared_scan(options), options, self._columns, self._gaps, options.tags, options.key
+        )
+        return reading.batches(partition.task)

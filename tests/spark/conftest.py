@@ -1,0 +1,165 @@
+"""One Spark for all tests of this folder, and a real broker for each module.
+
+    spark      the session: local[2], a task is tried twice; made once, never stopped by a test
+    node       a broker for the module: `node.address`, `node.topic(...)`, `node.send(topic, messages)`
+
+Never sleep: run a stream with `trigger(availableNow=True)` and `awaitTermination()`. Py4J and the JVM keep threads
+and sockets of their own, so of leaks only ours are judged here: threads named penstock-*, and open files.
+"""
+
+import gc
+import importlib.util
+import itertools
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.testing import broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+collect_ignore_glob = ["test_*.py"] if MISSING else []
+
+LEAK_GRACE_S = 2.0
+# Directories of brokers in this process: they open files when messages come, and close them when they stop.
+BROKERS: list[str] = []
+SETTINGS = {
+    # A short life: the quick compiler and the plain collector, one shuffle partition, no maintenance thread.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "768m",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.shuffle.compress": "false",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "600s",
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """Autouse, so that it is there before the first module looks for leaks."""
+    from penstock.errors import PenstockError
+    from penstock.spark.java import find_java
+    from penstock.spark.session import session
+
+    try:
+        find_java()
+    except PenstockError as error:
+        pytest.skip(f"SPARK TESTS DID NOT RUN: {error}")
+    folder = tmp_path_factory.mktemp("spark")
+    warehouse = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    made = session("tests", "local[2,2]", log=folder / "spark.log", **SETTINGS, **warehouse)
+    yield made
+    made.stop()
+
+
+def ours_open() -> tuple[set[threading.Thread], set[tuple[int, str]]]:
+    """Threads and files of ours: not those that Py4J, pytest or the JVM's pipes keep."""
+    threads = {thread for thread in threading.enumerate() if thread.name.startswith("penstock")}
+    files = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if stat.S_ISREG(os.fstat(int(name)).st_mode) and not target.startswith(tuple(BROKERS)):
+                files.add((int(name), target))
+        except OSError:
+            continue
+    return threads, files
+
+
+def fail_on_leaks(where: str, before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> None:
+    """Whatever ends by itself within the grace is no leak."""
+    deadline = time.monotonic() + LEAK_GRACE_S
+    while any(leaked := [now - then for now, then in zip(ours_open(), before, strict=True)]):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{where} left behind: {leaked}. Close what it opens.", pytrace=False)
+        gc.collect()
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_leaks_from_module(spark: "SparkSession") -> Iterator[None]:
+    before = ours_open()
+    yield
+    fail_on_leaks("the module", before)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks_from_test() -> Iterator[None]:
+    before = ours_open()
+    yield
+    fail_on_leaks("the test", before)
+
+
+class Node:
+    """A broker and its name server in this process, with a producer at hand."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        self.address = address
+        # Of the broker: what `.load(path)` opens is the store in it.
+        self.directory = directory
+        self.producer = penstock.Producer(address, group="spark-tests", batch_size=512)
+        self.admin = penstock.Admin(address)
+        # Now, so that their thread is not the leak of the first test that uses them.
+        self.producer.start()
+        self.admin.start()
+        self._numbers = itertools.count(1)
+
+    def topic(self, name: str = "t", queues: int = 4) -> str:
+        """A new topic with a name of its own."""
+        unique = f"{name}-{next(self._numbers)}"
+        self.admin.create_topic(unique, queues)
+        return unique
+
+    def send(
+        self,
+        topic: str,
+        messages: Iterable[penstock.Message | bytes | str | Mapping[str, Any]],
+        *,
+        queue_id: int | None = None,
+    ) -> list[penstock.SendResult]:
+        """Send bodies, messages, or mappings with `body` and what `Producer.send` takes (`keys`, `tag`,
+        `properties`, `queue_key`, ...). With `queue_id` all go to that queue, in order; else round the queues."""
+        queue = None if queue_id is None else self._queue(topic, queue_id)
+        futures = []
+        for item in messages:
+            if isinstance(item, penstock.Message):
+                futures.append(self.producer.send_async(item, queue=queue))
+                continue
+            parts = dict(item) if isinstance(item, Mapping) else {"body": item}
+            body = parts.pop("body")
+            data = body.encode() if isinstance(body, str) else body
+            futures.append(self.producer.send_async(topic, data, queue=queue, **parts))
+        return [future.result(30) for future in futures]
+
+    def _queue(self, topic: str, queue_id: int) -> penstock.MessageQueue:
+        return next(queue for queue in self.admin.queues(topic) if queue.queue_id == queue_id)
+
+    def close(self) -> None:
+        self.producer.close()
+        self.admin.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("node")
+    BROKERS.append(str(directory))
+    with broker(directory) as address:
+        made = Node(address, directory)
+        try:
+            yield made
+        finally:
+            made.close()

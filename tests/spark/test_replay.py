@@ -1,0 +1,208 @@
+"""Replays through a real Spark and a real broker: the right rows, once, in order, whatever interrupts them."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click.testing
+import pytest
+from pyspark.errors import PySparkException
+
+from penstock.cli import pipeline_session
+from penstock.cli.main import root
+from penstock.errors import OptionError, PenstockError
+from penstock.runtime import Runtime
+from penstock.spark.pipelines.audit_sources import Source
+from penstock.spark.pipelines.replay import ReplaySettings, replay
+from penstock.testing import ManualClock
+
+SMALL = ReplaySettings(slice_rows=150)
+ROWS = 240
+
+
+@pytest.fixture(scope="module")
+def orders(node) -> str:
+    """4 queues of 60 messages, which no test changes."""
+    topic = node.topic("orders")
+    for queue in range(4):
+        node.send(
+            topic,
+            [
+                {"body": f"{queue}-{n}", "tag": "AB"[n % 2], "keys": [f"k{n % 10}", f"q{queue}"]}
+                | {"properties": {"n": str(n), "colour": "red"}}
+                for n in range(60)
+            ],
+            queue_id=queue,
+        )
+    return topic
+
+
+def run(spark, node, source, target, **options):
+    return replay(source, target, nameserver=node.address, spark=spark, **{"settings": SMALL, **options})
+
+
+def rows_in(spark, node, topic):
+    """What is in a topic, by queue and offset."""
+    frame = spark.read.format("penstock").option("nameserver", node.address).option("topic", topic).load()
+    return frame.orderBy("queue_id", "queue_offset").collect()
+
+
+def bodies(rows):
+    return [bytes(row.body).decode() for row in rows]
+
+
+@pytest.mark.invariant("I2", "I3")
+def test_a_topic_is_replayed_once_unchanged_and_in_order(spark, node, orders):
+    target = node.topic("again")
+    steps = []
+    result = run(spark, node, f"log:{orders}", target, report=steps.append)
+    assert (result.rows, result.added, result.exit_code) == (ROWS, ROWS, 0)
+    assert (result.verified.rows, result.verified.origins, result.verified.disorder) == (ROWS, ROWS, 0)
+    assert sum(step.rows for step in steps) == steps[-1].rows_done == ROWS
+    assert len(steps) == result.slices > 1
+    before, after = rows_in(spark, node, orders), rows_in(spark, node, target)
+    assert bodies(after) == bodies(before)
+    for old, new in zip(before, after, strict=True):
+        assert (new.queue_id, new.keys, new.tags) == (old.queue_id, old.keys, old.tags)
+        kept = dict(new.properties)
+        assert (kept["n"], kept["colour"]) == (old.properties["n"], "red")
+        assert kept["REPLAY_ID"] == result.id
+        place = (kept["REPLAY_TOPIC"], kept["REPLAY_QUEUE"], kept["REPLAY_OFFSET"])
+        assert place == (orders, str(old.queue_id), str(old.queue_offset))
+        assert kept["REPLAY_MESSAGE_ID"] == old.message_id != new.message_id
+        assert int(kept["REPLAY_STORE_MS"]) <= int(new.store_time.timestamp() * 1000)
+        assert int(kept["REPLAY_BORN_MS"]) == round(old.born_time.timestamp() * 1000)
+
+
+@pytest.mark.invariant("I15")
+def test_a_checkpoint_goes_on_and_a_second_run_adds_nothing(spark, node, orders, tmp_path):
+    target, kept = node.topic("resumed"), tmp_path / "check"
+    asked = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    first = run(spark, node, f"log:{orders}", target, checkpoint=kept, stop=stop)
+    assert first.stopped
+    assert 0 < first.added < ROWS
+    # Killed after the broker published a slice and before that was noted: it is sent again, and added once.
+    progress = json.loads((kept / "progress.json").read_text())
+    assert progress["slices"] == 1
+    for path in kept.glob("progress.json*"):
+        path.unlink()
+    second = run(spark, node, f"log:{orders}", target, checkpoint=kept)
+    assert (second.id, second.added, second.exit_code) == (first.id, ROWS, 0)
+    assert sorted(bodies(rows_in(spark, node, target))) == sorted(bodies(rows_in(spark, node, orders)))
+    third = run(spark, node, f"log:{orders}", target, checkpoint=kept)
+    assert (third.finished_before, third.added, third.verified.rows) == (True, 0, ROWS)
+    assert len(rows_in(spark, node, target)) == ROWS
+    with pytest.raises(OptionError, match="another replay: where changed"):
+        run(spark, node, f"log:{orders}", target, checkpoint=kept, where="true")
+
+
+def test_a_store_directory_by_key_tag_and_predicate(spark, node, orders):
+    target = node.topic("some", 2)
+    source = Source("store", str(node.directory), topics=(orders,))
+    dry = run(spark, node, source, target, tags=["A"], keys=["k2", "k4"], where="queue_id < 3", dry_run=True)
+    assert (dry.rows, dry.dry_run, rows_in(spark, node, target)) == (36, True, [])
+    assert [row["rows"] for row in dry.queues] == [12, 12, 12]
+    assert (len(dry.samples), dry.samples[0]["body"]) == (10, "0-2")
+    result = run(spark, node, source, target, tags=["A"], keys=["k2", "k4"], where="queue_id < 3")
+    assert (result.rows, result.added, result.problems) == (36, 36, ())
+    after = rows_in(spark, node, target)
+    assert {row.queue_id for row in after} == {0, 1}
+    assert sorted(bodies(after)) == sorted(
+        f"{q}-{n}" for q in range(3) for n in range(60) if n % 10 in (2, 4)
+    )
+    assert "REPLAY_BROKER" not in dict(after[0].properties)
+
+
+def test_by_key_the_key_chooses_the_queue(spark, node, orders):
+    target = node.topic("keyed", 4)
+    result = run(spark, node, f"log:{orders}", target, by_key=True, where="keys like 'k1 %'")
+    assert (result.rows, result.problems) == (24, ())
+    by_keys = {}
+    for row in rows_in(spark, node, target):
+        by_keys.setdefault(row.keys, set()).add(row.queue_id)
+    assert {len(queues) for queues in by_keys.values()} == {1}
+
+
+def test_a_time_range_and_nothing_that_matches(spark, node, orders):
+    target = node.topic("none")
+    stored = max(row.store_time for row in rows_in(spark, node, orders)).timestamp()
+    source = Source("log", nameserver=node.address, topics=(orders,), start=int(stored * 1000) + 60_000)
+    result = run(spark, node, source, target)
+    assert (result.rows, result.slices, result.added, result.exit_code) == (0, 0, 0, 0)
+    assert run(spark, node, f"log:{orders}", target, where="body is null").rows == 0
+
+
+def test_a_rate_holds_over_the_whole_replay(spark, node, orders):
+    """The clock stands still but for sleeps: what was waited is what the rate asks for."""
+    target = node.topic("paced")
+    clock = ManualClock()
+    began = clock.monotonic_ms()
+    settings = ReplaySettings(rate=16.0, verify=False)
+    runtime = replace(Runtime.system(), clock=clock)
+    result = run(spark, node, f"log:{orders}", target, settings=settings, runtime=runtime)
+    assert result.added == ROWS
+    # Slices are of two seconds; the last begins when those before it are due.
+    assert 8 <= result.slices <= 12
+    assert (ROWS - 32) / 16.0 <= (clock.monotonic_ms() - began) / 1000 <= ROWS / 16.0
+    assert len(rows_in(spark, node, target)) == ROWS
+
+
+def test_bad_wishes_are_refused_before_anything_is_sent(spark, node, orders):
+    target = node.topic("refused")
+    with pytest.raises(OptionError, match=r"cannot be used.*columns topic"):
+        run(spark, node, f"log:{orders}", target, where="no_such_column = 1")
+    with pytest.raises(OptionError, match="cannot be used"):
+        run(spark, node, f"log:{orders}", target, where="((")
+    with pytest.raises(OptionError, match="no topic is called"):
+        run(spark, node, "log:nothing-here", target)
+    with pytest.raises(PenstockError):
+        run(spark, node, f"log:{orders}", "no-such-target")
+    with pytest.raises((PySparkException, PenstockError)):
+        run(spark, node, f"log:{orders}", target, settings=replace(SMALL, sink={"noSuchOption": "1"}))
+    with pytest.raises(OptionError, match="rate"):
+        ReplaySettings(rate=0)
+    assert rows_in(spark, node, target) == []
+
+
+def test_the_command(spark, node, orders, monkeypatch, tmp_path):
+    @contextmanager
+    def session(app, master, conf, log=None):
+        yield spark
+
+    monkeypatch.setattr(pipeline_session, "spark_session", session)
+    target = node.topic("told")
+
+    def command(*more):
+        arguments = [
+            "pipeline",
+            "replay",
+            f"log:{orders}",
+            "--to",
+            target,
+            "--nameserver",
+            node.address,
+            *more,
+        ]
+        return click.testing.CliRunner().invoke(root, arguments, prog_name="penstock")
+
+    dry = command("--dry-run", "--tag", "A")
+    assert dry.exit_code == 0, dry.output
+    assert "would send 120 messages" in dry.output
+    assert "0-0" in dry.output
+    done = command("--tag", "A", "--json", "--checkpoint", str(tmp_path / "check"))
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (lines[-1]["event"], lines[-1]["added"], lines[-1]["verified"]["rows"]) == ("result", 120, 120)
+    assert {"step", "slice"} <= {line["event"] for line in lines}
+    again = command("--tag", "A", "--checkpoint", str(tmp_path / "check"))
+    assert "was finished before" in again.output
+    assert "verified: 120 are there, each once" in again.output
+    refused = command("--where", "nonsense(")
+    assert (refused.exit_code, len(refused.output.splitlines())) == (
+        2,
+        1,
+    ) or "cannot be used" in refused.output

@@ -1,0 +1,128 @@
+"""A pipeline from topic to topic is killed, its driver and its broker; every message arrives once all the same."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.spark.pipelines.stream_status import pipeline_status
+from tests.fault.server_processes import ServerProcess, cluster, wait_known
+
+ROOT = Path(__file__).resolve().parents[2]
+MESSAGES = 6_000
+FILE = """\
+nameserver = "{nameserver}"
+checkpoint = "state"
+[sources.numbers]
+topic = "numbers"
+max_rows = 600
+[steps.odd]
+sql = "select body, keys from numbers where cast(cast(body as string) as int) % 2 = 1"
+[sinks.out]
+from = "odd"
+topic = "odd"
+"""
+
+
+class Driver:
+    """`penstock pipeline stream run`, a process group of its own with its JVM."""
+
+    def __init__(self, file: Path, *arguments: str) -> None:
+        settings = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        line = [sys.executable, "-m", "penstock.cli.main", "pipeline", "stream", "run", str(file), "--json"]
+        line += ["--master", "local[2]", "--conf", settings, *arguments]
+        self.log = file.with_name("driver.log")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, text=True, start_new_session=True
+            )
+
+    def events(self):
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield json.loads(line)
+
+    def run_batches(self, count: int) -> None:
+        """Until so many batches are done."""
+        for number, _ in enumerate((event for event in self.events() if event["event"] == "batch"), 1):
+            if number >= count:
+                return
+        raise AssertionError(f"the driver ended: {self.log.read_text()}")
+
+    def kill(self, *, with_jvm: bool) -> None:
+        """SIGKILL. Without its driver the JVM ends by itself, after whatever it is doing."""
+        if with_jvm:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.close()
+
+    def close(self) -> int:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait(60)
+
+
+def numbers_in(address: str, topic: str) -> list[int]:
+    """Bodies of a topic, in the order of its queues."""
+    found = []
+    with penstock.Admin(address) as admin:
+        for status in admin.describe_topic(topic).queues:
+            offset = status.min_offset
+            while offset < status.max_offset:
+                messages = admin.read_messages(status.queue, offset)
+                found += [int(message.body) for message in messages]
+                offset = messages[-1].queue_offset + 1
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I15")
+@pytest.mark.timeout(600)
+def test_each_message_arrives_once_though_driver_and_broker_are_killed(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    file = tmp_path / "p.toml"
+    with cluster(tmp_path / "cluster") as (names, broker):
+        file.write_text(FILE.format(nameserver=names.address))
+        send_numbers(names.address)
+        driver = Driver(file)
+        driver.run_batches(chance.randint(2, 4))
+        driver.kill(with_jvm=True)
+
+        driver = Driver(file)
+        driver.run_batches(chance.randint(1, 3))
+        restart(names, broker)
+        driver.run_batches(2)
+        driver.kill(with_jvm=False)
+
+        driver = Driver(file, "--once")
+        ended = [event for event in driver.events() if event["event"] == "done"]
+        assert driver.close() == 0, driver.log.read_text()
+        assert [event["query"] for event in ended] == ["out"]
+        assert sorted(numbers_in(names.address, "odd")) == [n for n in range(MESSAGES) if n % 2]
+        status = pipeline_status(file)
+        assert (status.sinks[0].lag, status.sinks[0].is_batch_open) == (0, False)
+        assert sum(status.sinks[0].offsets.values()) == MESSAGES
+
+
+def send_numbers(address: str) -> None:
+    with penstock.Admin(address) as admin:
+        admin.create_topic("numbers", 4)
+        admin.create_topic("odd", 4)
+    with penstock.Producer(address, batch_size=256) as producer:
+        futures = [producer.send_async("numbers", str(n).encode(), keys=f"k{n}") for n in range(MESSAGES)]
+        for future in futures:
+            future.result(60)
+
+
+def restart(names: ServerProcess, broker: ServerProcess) -> None:
+    broker.kill()
+    broker.start()
+    wait_known(names.address)

@@ -1,0 +1,76 @@
+"""A broker tells its store how far the groups are that retention waits for; a restart forgets nothing of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import penstock
+from penstock.testing import broker
+
+HOURS_AGO_S = 1_000 * 3_600
+STORE = {
+    "segment_size_bytes": 64 << 10,
+    "max_message_size_bytes": 16 << 10,
+    "retention_groups": ("archive",),
+    "clean_interval_ms": 20,
+    "delete_when": ";".join(f"{hour:02d}" for hour in range(24)),
+}
+BODY = bytes(4_000)
+WAIT_S = 20
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / "commitlog").iterdir())
+
+
+def age(data: Path) -> None:
+    """All segments but the one being written were last written long ago."""
+    for path in segments(data)[:-1]:
+        os.utime(path, (time.time() - HOURS_AGO_S,) * 2)
+
+
+def wait_for(condition: object) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def rounds(count: int = 10) -> None:
+    """Let retention look a few times."""
+    time.sleep(count * STORE["clean_interval_ms"] / 1000)
+
+
+def test_a_segment_stays_until_the_group_has_committed_behind_it(tmp_path: Path) -> None:
+    with broker(tmp_path, store=STORE) as address:
+        with penstock.Admin(address) as admin, penstock.Producer(address) as producer:
+            admin.create_topic("orders", 1)
+            queue = admin.queues("orders")[0]
+            with penstock.Consumer(address, group="archive", start_from="first") as consumer:
+                consumer.assign([queue])
+                producer.send("orders", BODY, queue=queue)
+                wait_for(lambda: consumer.poll(1))
+                consumer.commit()
+            for _ in range(60):
+                producer.send("orders", BODY, queue=queue)
+        before = len(segments(tmp_path))
+        assert before > 3
+        age(tmp_path)
+        rounds()
+        assert len(segments(tmp_path)) == before
+    # After a restart nothing may go before the offsets are read.
+    with broker(tmp_path, store=STORE) as address:
+        age(tmp_path)
+        rounds()
+        assert len(segments(tmp_path)) == before
+        with penstock.Consumer(address, group="archive", start_from="first") as consumer:
+            consumer.assign([queue])
+            taken = 0
+            deadline = time.monotonic() + WAIT_S
+            while taken < 60:
+                assert time.monotonic() < deadline
+                taken += len(consumer.poll(60 - taken))
+            consumer.commit()
+        wait_for(lambda: len(segments(tmp_path)) < before)

@@ -1,0 +1,233 @@
+"""The Spark commands as far as they go without Spark: what is listed, what is refused, what is shown."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import pipeline_progress
+from penstock.cli.main import root
+from penstock.cli.pipeline import PIPELINES
+from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.errors import PenstockError
+from penstock.spark.progress import Batch
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = """\
+nameserver = "127.0.0.1:1"
+[sources.orders]
+topic = "orders"
+[sinks.out]
+from = "orders"
+path = "out"
+"""
+BATCH = Batch("totals", 12, 150_000, 142_000.0, 1.056, 1_200_000, {"orders/a/0": 1_200_000})
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(root, ["pipeline", *map(str, arguments)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "p.toml"
+    path.write_text(FILE)
+    return path
+
+
+# -- what is there -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(PIPELINES))
+def test_every_pipeline_is_a_command_with_the_help_that_is_listed(name: str) -> None:
+    command = root.get_command(click.Context(root), "pipeline")
+    assert isinstance(command, click.Group)
+    found = command.get_command(click.Context(command), name)
+    assert found is not None
+    assert found.get_short_help_str(200).rstrip(".") == PIPELINES[name][1].rstrip(".")
+
+
+COMMON = {"--nameserver", "--master", "--checkpoint", "--conf", "--json"}
+ON_A_PAGE = sorted((set(PIPELINES) - {"prepare"}) | {"sql"})
+
+
+@pytest.mark.parametrize("name", ON_A_PAGE)
+def test_every_command_is_on_its_page_with_its_options(name: str) -> None:
+    page = (ROOT / "docs" / "spark" / f"{name}.md").read_text(encoding="utf-8")
+    command = root.get_command(click.Context(root), name if name == "sql" else "pipeline")
+    assert command is not None
+    if isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), name)
+    commands = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    for item in commands:
+        assert item is not None
+        options = [parameter for parameter in item.params if isinstance(parameter, click.Option)]
+        names = [(*option.opts, *option.secondary_opts) for option in options if option.opts[0] not in COMMON]
+        assert [forms for forms in names if not any(form in page for form in forms)] == []
+    assert f"penstock {'' if name == 'sql' else 'pipeline '}{name}" in page
+
+
+def test_the_common_options_are_on_the_first_page() -> None:
+    page = (ROOT / "docs" / "spark" / "README.md").read_text(encoding="utf-8")
+    assert [option for option in sorted(COMMON) if f"`{option}" not in page] == []
+    assert "penstock pipeline prepare" in page
+
+
+def test_an_unknown_pipeline_is_refused() -> None:
+    result = invoke("archve")
+    assert result.exit_code == 2
+    assert "No such command 'archve'" in result.stderr
+
+
+def test_without_pyspark_a_command_says_what_to_install(file: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None; sys.modules['py4j'] = None\n"
+        "from penstock.cli.main import root; root.main(sys.argv[1:])"
+    )
+    for arguments in (["stream", "run", str(file)], ["stream", "validate", str(file)], ["prepare"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "pipeline", *arguments],
+            cwd=ROOT,
+            env=os.environ,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert "pip install 'penstock[spark]'" in done.stderr
+
+
+# -- options -------------------------------------------------------------------------------------------------------
+
+
+def job_of(*arguments: str, **left_out: bool) -> Job:
+    found: list[Job] = []
+
+    @click.command()
+    @pipeline_options(**left_out)
+    def command(job: Job) -> None:
+        found.append(job)
+
+    command.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_options_become_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_NAMESERVER", raising=False)
+    job = job_of(
+        "--master", "local[4]", "--checkpoint", "c", "--json", "--conf", "spark.a=1", "--conf", "spark.b=x=y"
+    )
+    assert job == Job(None, "local[4]", "c", {"spark.a": "1", "spark.b": "x=y"}, True)
+    assert job.nameserver == "127.0.0.1:9876"
+    assert job_of("--nameserver", "10.0.0.1:9876").nameserver == "10.0.0.1:9876"
+
+
+def test_the_environment_may_name_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_NAMESERVER", "10.0.0.2:9876")
+    monkeypatch.setenv("PENSTOCK_SPARK_MASTER", "spark://host:7077")
+    job = job_of()
+    assert (job.nameserver, job.master) == ("10.0.0.2:9876", "spark://host:7077")
+
+
+def test_options_that_mean_nothing_to_a_command_are_not_there() -> None:
+    assert job_of(nameserver=False, checkpoint=False).checkpoint is None
+    with pytest.raises(click.NoSuchOption):
+        job_of("--checkpoint", "c", checkpoint=False)
+
+
+def test_what_is_no_setting_of_spark_is_refused() -> None:
+    with pytest.raises(PenstockError, match="executor\\.memory: no setting of Spark"):
+        job_of("--conf", "executor.memory=4g")
+
+
+# -- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_off_a_terminal_a_batch_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pipeline_progress.reporting() as report:
+        report(BATCH)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert (
+        captured.err == "totals  batch 12  +150,000 rows  142k rows/s  lag 1.2M (orders/a/0 1.2M)  ETA 8 s\n"
+    )
+
+
+def test_for_programs_a_batch_is_an_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with pipeline_progress.reporting(as_json=True) as report:
+        report(BATCH)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert json.loads(captured.out)["rows"] == 150_000
+
+
+def test_on_a_terminal_each_query_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    console = Console(force_terminal=True, width=100, record=True)
+    monkeypatch.setattr(pipeline_progress.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    with pipeline_progress.reporting() as report:
+        report(BATCH)
+        report(Batch("other\x1b[2J", 0, 1, 1.0, 1.0, None))
+    text = console.export_text()
+    assert "totals  batch 12" in text
+    assert "\x1b[2J" not in text
+
+
+# -- stream --------------------------------------------------------------------------------------------------------
+
+
+def test_validate_without_spark_judges_the_file_alone(file: Path) -> None:
+    result = invoke("stream", "validate", file, "--no-spark")
+    assert result.exit_code == 0, result.output
+    assert "is fine, as far as can be told without Spark" in result.stdout
+    file.write_text(FILE.replace("topic", "topik"))
+    result = invoke("stream", "validate", file, "--no-spark")
+    assert result.exit_code == 1
+    assert "line 3, sources.orders.topik: unknown key; did you mean topic?" in result.stdout
+    result = invoke("stream", "validate", file, "--no-spark", "--json")
+    assert result.exit_code == 1
+    assert {
+        "line": 3,
+        "where": "sources.orders.topik",
+        "message": "unknown key; did you mean topic?",
+    } in json.loads(result.stdout)
+
+
+def test_a_file_without_a_name_server_gets_the_default_one(file: Path) -> None:
+    file.write_text(FILE.partition("\n")[2])
+    assert invoke("stream", "validate", file, "--no-spark").exit_code == 0
+
+
+def test_a_file_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
+    for command in ("validate", "run", "status"):
+        result = invoke("stream", command, tmp_path / "none.toml")
+        assert result.exit_code == 2
+        assert "there is no file" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_status_shows_what_is_known_and_says_what_is_not(file: Path) -> None:
+    result = invoke("stream", "status", file)
+    assert result.exit_code == 0, result.output
+    assert "not running here" in result.stdout
+    assert "out" in result.stdout
+    offsets = file.parent / "p-checkpoint" / "out" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets.parent / "commits").mkdir()
+    (offsets / "3").write_text('v1\n{"batchTimestampMs": 1700000000000}\n{"orders/a/0": 7}')
+    (offsets.parent / "commits" / "3").write_text("v1\n{}")
+    result = invoke("stream", "status", file)
+    assert result.exit_code == 0, result.output
+    assert "2023-11-14T22:13:20.000Z" in result.stdout
+    assert "the lag is not known: " in result.stderr
+    found = json.loads(invoke("stream", "status", file, "--json").stdout)
+    assert (found["sinks"][0]["batch"], found["sinks"][0]["lag"], found["pid"]) == (3, None, None)

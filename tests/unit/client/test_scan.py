@@ -1,0 +1,286 @@
+"""Bulk reading against a real broker in this process."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import penstock
+from penstock.client.loop_thread import LoopThread
+from penstock.client.received import decode_records
+from penstock.client.scan import AsyncScan, Pulled, PullStatus, QueueId, Scan
+from penstock.errors import (
+    ClientClosedError,
+    ConnectError,
+    OptionError,
+    RouteNotFoundError,
+)
+from penstock.testing import EmbeddedBroker, broker
+from penstock.testing.embedded import _make
+from tests.unit.client.consuming import until
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with broker() as found:
+        yield found
+
+
+@pytest.fixture
+def scan(address) -> Iterator[Scan]:
+    with Scan(address, retry_ms=2_000) as found:
+        yield found
+
+
+def fill(address, topic, count, *, queues=1, **parts):
+    with penstock.Admin(address) as admin:
+        admin.create_topic(topic, queues)
+    with penstock.Producer(address) as producer:
+        places = [penstock.MessageQueue(topic, "test-broker", number) for number in range(queues)]
+        for future in [
+            producer.send_async(topic, b"%d" % n, queue=places[n % queues], **parts) for n in range(count)
+        ]:
+            future.result()
+
+
+def bodies(answers) -> list[bytes]:
+    return [message.body for answer in answers if answer.data for message in decode_records(answer.data)]
+
+
+# -- what there is -----------------------------------------------------------------------------------------------
+
+
+def test_topics_queues_and_ranges(scan, address):
+    fill(address, "Orders", 10, queues=3)
+    fill(address, "Other", 1)
+    assert scan.topics() == ["Orders", "Other"]
+    assert scan.topics("Or.*") == ["Orders"]
+    assert scan.topics("Or") == [], "the whole name"
+    queues = scan.queues("Orders")
+    assert [queue.key for queue in queues] == [f"Orders/test-broker/{n}" for n in range(3)]
+    assert all(queue.address for queue in queues)
+    assert [tuple(item) for item in scan.ranges(queues).values()] == [(0, 4), (0, 3), (0, 3)]
+    assert scan.range(queues[0]) == (0, 4)
+    assert scan.offset_by_time(queues[0], 0) == 0
+    assert scan.offset_by_time(queues[0], 2**50) == 4
+    assert scan.offsets_by_time({queues[0]: 0, queues[1]: 2**50}) == {queues[0]: 0, queues[1]: 3}
+
+
+def test_internal_topics_are_for_patterns_that_mean_them(scan, address):
+    fill(address, "T", 1)
+    with penstock.Admin(address) as admin:
+        admin.create_topic("%DLQ%G", 1)
+    assert scan.topics("%DLQ%.*") == ["%DLQ%G"]
+    assert scan.topics(".*") == ["T"]
+
+
+def test_queues_without_messages_are_there(scan, address):
+    with penstock.Admin(address) as admin:
+        admin.create_topic("Empty", 2)
+    queues = scan.queues("Empty")
+    assert list(scan.ranges(queues).values()) == [(0, 0), (0, 0)]
+    assert [answer.status for answer in scan.read([(queues[0], 0, 0)])] == []
+
+
+def test_what_is_not_there(scan):
+    with pytest.raises(RouteNotFoundError, match="penstock topic create Nope"):
+        scan.queues("Nope")
+    with pytest.raises(OptionError, match="no regular expression"):
+        scan.topics("(")
+    with pytest.raises(OptionError):
+        Scan("a:b:c")
+
+
+def test_nobody_is_there():
+    with Scan("127.0.0.1:1", retry_ms=0) as scan, pytest.raises(ConnectError, match="no name server answers"):
+        scan.topics()
+    with pytest.raises(ClientClosedError):
+        scan.topics()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_ranges_are_read_whole_and_in_order(scan, address):
+    fill(address, "T", 100, queues=2)
+    first, second = scan.queues("T")
+    assert bodies([scan.pull(first, 3, rows=2)]) == [b"6", b"8"]
+    answers = list(scan.read([(first, 10, 50), (second, 0, 0), (second, 40, 45)], rows=7))
+    found = bodies(answers)
+    assert found[:40] == [b"%d" % (2 * n) for n in range(10, 50)]
+    assert found[40:] == [b"%d" % (2 * n + 1) for n in range(40, 45)]
+    assert {answer.status for answer in answers} == {PullStatus.FOUND}
+    assert max(len(decode_records(answer.data)) for answer in answers) == 7
+
+
+def test_answers_are_as_large_as_was_asked_for(scan, address):
+    fill(address, "Big", 1)
+    place = penstock.MessageQueue("Big", "test-broker", 0)
+    with penstock.Producer(address) as producer:
+        for future in [producer.send_async("Big", bytes(4_000), queue=place) for _ in range(999)]:
+            future.result()
+    queue = scan.queues("Big")[0]
+    answers = list(scan.read([(queue, 0, 1_000)], size=2 << 20))
+    assert len(answers) == 3
+    assert sum(len(decode_records(answer.data)) for answer in answers) == 1_000
+
+
+def test_what_lies_on_disk_is_read_in_large_answers_too():
+    with broker(memory_percent=0) as address, Scan(address) as scan:
+        fill(address, "Cold", 2_000)
+        (queue,) = scan.queues("Cold")
+        answers = list(scan.read([(queue, 0, 2_000)]))
+        assert len(answers) == 1
+        assert bodies(answers) == [b"%d" % n for n in range(2_000)]
+
+
+def test_the_next_answer_is_asked_for_before_the_last_is_handed_out(address):
+    fill(address, "T", 10)
+    with Scan(address) as scan:
+        queue = scan.queues("T")[0]
+        asked: list[int] = []
+        pull = scan._scan.pull
+
+        async def noted(queue, offset, **limits) -> Pulled:
+            asked.append(offset)
+            return await pull(queue, offset, **limits)
+
+        scan._scan.pull = noted
+        reading = scan.read([(queue, 0, 10)], rows=3)
+        assert next(reading).next_offset == 3
+        until(lambda: asked == [0, 3])
+        reading.close()
+        assert len(asked) == 2
+
+
+def test_tags_are_filtered_by_the_broker(scan, address):
+    for n in range(6):
+        fill(address, "T", 1, tag="ABC"[n % 3])
+    queue = scan.queues("T")[0]
+    assert len(bodies(scan.read([(queue, 0, 6)], tags="A || C"))) == 4
+    (nothing,) = scan.read([(queue, 0, 6)], tags="X")
+    assert (nothing.status, nothing.next_offset, bytes(nothing.data)) == (PullStatus.SKIPPED, 6, b"")
+
+
+def test_ends_and_beginnings_are_told(scan, address):
+    fill(address, "T", 5)
+    queue = scan.queues("T")[0]
+    (end,) = scan.read([(queue, 5, 9)])
+    assert (end.status, end.next_offset, end.max) == (PullStatus.NOTHING, 5, 5)
+    (behind,) = scan.read([(queue, 8, 9)])
+    assert (behind.status, behind.next_offset) == (PullStatus.MOVED, 5)
+    first, last = scan.read([(queue, 3, 9)])
+    assert (first.next_offset, last.status) == (5, PullStatus.NOTHING)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def restartable(directory) -> Iterator[tuple[EmbeddedBroker, LoopThread]]:
+    embedded, thread = _make(directory, {}), LoopThread("restartable")
+    try:
+        thread.run(embedded.start())
+        try:
+            yield embedded, thread
+        finally:
+            thread.run(embedded.stop())
+    finally:
+        thread.stop()
+
+
+@pytest.mark.fault("F1")
+def test_a_broker_that_restarts_elsewhere_is_found_again(tmp_path):
+    from dataclasses import replace
+
+    from penstock.broker.broker import Broker
+
+    with restartable(tmp_path) as (embedded, thread), Scan(embedded.address, retry_ms=10_000) as scan:
+        fill(embedded.address, "T", 50)
+        queue = scan.queues("T")[0]
+        reading = scan.read([(queue, 0, 50)], rows=10)
+        found = bodies(itertools.islice(reading, 2))
+        old = embedded.broker
+
+        async def restart() -> None:
+            await old.stop()
+            options = replace(old.options, port=0)
+            embedded.broker = Broker(options, embedded._store_options, tmp_path, runtime=embedded._runtime)
+            await embedded.broker.start()
+
+        thread.run(restart())
+        assert embedded.broker.address != queue.address
+        found += bodies(reading)
+        assert found == [b"%d" % n for n in range(50)]
+
+
+@pytest.mark.fault("F1")
+def test_a_broker_that_stays_away_is_given_up(tmp_path):
+    with restartable(tmp_path) as (embedded, thread), Scan(embedded.address, retry_ms=300) as scan:
+        fill(embedded.address, "T", 5)
+        queue = scan.queues("T")[0]
+        thread.run(embedded.broker.stop())
+        with pytest.raises(ConnectError, match=r"reading T/test-broker/0 at offset 2 failed for 0.3 s"):
+            scan.pull(queue, 2)
+        failures: dict = {}
+        assert scan.ranges([queue], failures=failures) == {}
+        assert isinstance(failures[queue], ConnectError)
+        with pytest.raises(ConnectError):
+            scan.range(queue)
+
+
+def test_an_unknown_broker_is_named(scan, address):
+    fill(address, "T", 1)
+    with pytest.raises(ConnectError, match="has no broker 'gone' now"):
+        scan.range(QueueId("T", "gone", 0))
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+def test_progress_of_a_group_is_committed_and_shows_as_lag(scan, address):
+    fill(address, "T", 10, queues=2)
+    first, second = scan.queues("T")
+    scan.commit("spark", {first: 5, second: 3})
+    with penstock.Admin(address) as admin:
+        assert admin.offsets("spark", "T") == {first.queue: 5, second.queue: 3}
+        assert {item.queue.queue_id: item.lag for item in admin.describe_group("spark").progress} == {
+            0: 0,
+            1: 2,
+        }
+    scan.commit_soon("spark", {second: 5}).result(5)
+    with penstock.Admin(address) as admin:
+        assert admin.offsets("spark", "T")[second.queue] == 5
+
+
+def test_a_reset_by_an_operator_does_not_stop_commits(scan, address):
+    fill(address, "T", 10)
+    queue = scan.queues("T")[0]
+    scan.commit("spark", {queue: 10})
+    with penstock.Admin(address) as admin:
+        admin.reset_offsets("spark", "T", "first")
+        scan.commit("spark", {queue: 7})
+        assert admin.offsets("spark", "T") == {queue.queue: 7}
+
+
+def test_reading_leaves_no_trace_in_groups(scan, address):
+    fill(address, "T", 10)
+    list(scan.read([(scan.queues("T")[0], 0, 10)]))
+    with penstock.Admin(address) as admin:
+        assert admin.list_groups() == []
+
+
+def test_the_async_form(address):
+    fill(address, "T", 3)
+
+    async def test() -> None:
+        async with AsyncScan(address) as scan:
+            queue = (await scan.queues("T"))[0]
+            assert bodies([await scan.pull(queue, 0, rows=10, size=1 << 20)]) == [b"0", b"1", b"2"]
+
+    thread = LoopThread("test")
+    try:
+        thread.run(test())
+    finally:
+        thread.stop()
