@@ -41,6 +41,7 @@ class Bench:
         self.server = Penstock(folder)
         self.figures: list[Figure] = []
         self._topics = 0
+        self._published_s: list[float] = []
 
     def run(self) -> None:
         with self.server, penstock.Admin(self.server.nameserver) as admin:
@@ -114,11 +115,10 @@ class Bench:
         )
         self.figures.append(figure)
 
-    _published_s: list[float] = []
-
     def task(self, batches: list[Any]) -> float:
-        from penstock.spark.sink import batch_writer
         from pyspark.sql import types
+
+        from penstock.spark.sink import batch_writer
 
         topic = self.new_topic()
         schema = types.StructType(

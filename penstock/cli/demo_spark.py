@@ -158,6 +158,7 @@ class SparkChapters:
                 self._archive(spark)
                 telling.title("Meanwhile: orders go on, and the pipeline with them")
                 self._watch(shop, pipeline, lambda: not shop.is_selling)
+                self._status(file)
                 # What is late is measured against the batch before the last: two must be done to know.
                 self._watch(shop, pipeline, lambda: pipeline.batch_of("totals") >= 1)
                 shop.send_after_hours()
@@ -178,6 +179,17 @@ class SparkChapters:
                 show(self._line(shop, pipeline))
                 time.sleep(LOOK_S)
             show(self._line(shop, pipeline))
+
+    def _status(self, file: Path) -> None:
+        """What anybody on this machine can see of the pipeline, without Spark."""
+        from penstock.cli.console import time_text
+        from penstock.spark.pipelines.stream_status import pipeline_status
+
+        self._telling.command(f"penstock pipeline stream status {file}")
+        for sink in pipeline_status(file).sinks:
+            lag = f"{sink.lag:,} messages wait" if sink.lag is not None else "nothing done yet"
+            mark = f", watermark {time_text(sink.watermark_ms)}" if sink.watermark_ms > 0 else ""
+            self._say(f"{sink.name}: batch {max(sink.batch, 0)}, {lag}{mark}")
 
     @staticmethod
     def _line(shop: Shop, pipeline: PipelineThread) -> str:

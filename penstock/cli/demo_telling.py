@@ -56,7 +56,7 @@ class Telling:
         self._indented(table)
 
     def _indented(self, what: object) -> None:
-        self.console.print(Padding(what, (0, 0, 0, INDENT)))  # type: ignore[arg-type]
+        self.console.print(Padding(what, (0, 0, 0, INDENT), expand=False))  # type: ignore[arg-type]
 
     @contextmanager
     def live(self) -> Iterator[Say]:

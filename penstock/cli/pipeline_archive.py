@@ -131,9 +131,8 @@ def _show(done: Archived, to: str, as_json: bool) -> None:
         echo_json(done.to_json(), lines=True)
         return
     rate = f", {done.rows / done.seconds:,.0f} rows/s" if done.rows and done.seconds else ""
-    click.echo(
-        one_line(f"{done.rows:,} messages in {done.batches} batches{rate}; {done.files:,} files in {to}")
-    )
+    batches = f"{done.batches:,} batch{'es' if done.batches != 1 else ''}"
+    click.echo(one_line(f"{done.rows:,} messages in {batches}{rate}; {done.files:,} files in {to}"))
     if done.merged.files_before:
         click.echo(f"{done.merged.files_before:,} small files became {done.merged.files_after:,}")
     if done.gaps:

@@ -81,6 +81,7 @@ def compact(
     if job.as_json:
         echo_json(done.to_json(), lines=True)
         return
-    click.echo(one_line(f"{done.rows:,} messages in {done.batches} batches; {done.keys:,} keys in {to}"))
+    batches = f"{done.batches:,} batch{'es' if done.batches != 1 else ''}"
+    click.echo(one_line(f"{done.rows:,} messages in {batches}; {done.keys:,} keys in {to}"))
     if done.stopped:
         click.echo("stopped; the same command goes on from here")

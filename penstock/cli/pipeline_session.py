@@ -52,15 +52,19 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], log: Path) -
     from penstock.spark.session import session
 
     is_own = SparkContext._active_spark_context is None
-    settings: dict[str, object] = {"spark.log.level": "WARN", **conf}
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    with console.status("starting Spark") if console.is_terminal and is_own else nullcontext():
-        made = session(f"penstock {app}", master, log=log, **settings)
-    try:
-        yield made
-    finally:
+    # Spark makes a directory for tables, which no command has; else it would be left wherever one was called.
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True) as tables:
+        settings: dict[str, object] = {"spark.log.level": "WARN", **conf}
         if is_own:
-            made.stop()
+            settings.setdefault("spark.sql.warehouse.dir", tables)
+        with console.status("starting Spark") if console.is_terminal and is_own else nullcontext():
+            made = session(f"penstock {app}", master, log=log, **settings)
+        try:
+            yield made
+        finally:
+            if is_own:
+                made.stop()
 
 
 def told(error: BaseException, log: Path | None) -> PenstockError:

@@ -7,10 +7,12 @@ about it (cut off, messages that are nowhere) to standard error. Ends with 1 if 
 from __future__ import annotations
 
 import csv
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from penstock.cli.escaping import body_text, one_line, printable
 from penstock.cli.option_types import NumberType
 from penstock.cli.pipeline_options import Job, pipeline_options
 from penstock.cli.pipeline_steps import TimeType
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,12 +77,12 @@ def sql(
     if archive_only and not archive:
         raise click.UsageError("--archive-only needs --archive", click.get_current_context())
     given = job.nameserver if not (store or archive_only) else ""
+    places = Places(given, archive, store, str(as_of) if as_of is not None else "")
+    if query is None:
+        _list(TopicTables(None, places), job.as_json, as_csv)
+        return 0
     with job.spark("sql") as spark, _gap_table(spark, on_gap) as (gaps, table):
-        places = Places(given, archive, store, str(as_of) if as_of is not None else "", gaps, table)
-        tables = TopicTables(spark, places)
-        if query is None:
-            _list(tables, job.as_json, as_csv)
-            return 0
+        tables = TopicTables(spark, replace(places, on_gap=gaps, gap_table=table))
         left_out = _run(tables, query, job.as_json, as_csv, limit)
     return EXIT_LEFT_OUT if left_out else 0
 
@@ -99,7 +102,7 @@ def _gap_table(spark: SparkSession, on_gap: str | None) -> Iterator[tuple[str, s
 
 def _run(tables: TopicTables, query: str, as_json: bool, as_csv: bool, limit: int | None) -> int:
     """Print the rows; how many things were said about what is missing."""
-    frame = tables.query(query)
+    frame = _understood(tables, query)
     if as_json or as_csv:
         rows = in_utc(
             frame, (frame.limit(limit) if limit else frame).toLocalIterator(prefetchPartitions=True)
@@ -111,6 +114,19 @@ def _run(tables: TopicTables, query: str, as_json: bool, as_csv: bool, limit: in
     for note in notes:
         click.echo(one_line(note), err=True)
     return len(notes)
+
+
+def _understood(tables: TopicTables, query: str) -> DataFrame:
+    """Spark's complaint about a query is followed by a plan, which helps nobody here."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return tables.query(query)
+    except AnalysisException as error:
+        said = re.split(r";?\n(?:'|\+-|==)", str(error), maxsplit=1)[0]
+        raise PenstockError(
+            said, "names with other signs than letters, digits and _ stand in `backquotes`"
+        ) from error
 
 
 def _gaps(places: Places) -> list[str]:

@@ -115,6 +115,10 @@ class Scan:
         """The queues that can be read, by broker and number. RouteNotFoundError if there is no such topic."""
         return self._run(self._scan.queues(topic))
 
+    def queues_of(self, topics: Sequence[str]) -> dict[str, list[QueueId]]:
+        """The same for many topics, side by side; those that do not exist are left out."""
+        return self._run(self._scan.queues_of(topics))
+
     def range(self, queue: QueueId) -> OffsetRange:
         """The oldest offset that is still there, and the one that the next message gets."""
         return self.ranges([queue])[queue]

@@ -48,6 +48,7 @@ PULL_TIMEOUT_MS = 10_000
 RETRY_MS = 60_000
 BACKOFF_MS = (20, 50, 100, 200, 500)
 COMMITS_AT_ONCE = 256
+TOPICS_AT_ONCE = 64
 # Patterns that begin so are meant for topics that the system made.
 INTERNAL_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_")
 _STATUSES = {
@@ -145,6 +146,20 @@ class AsyncScan:
             for queue in route.subscribe_queues
         )
         return sorted(found)
+
+    async def queues_of(self, topics: Sequence[str]) -> dict[str, list[QueueId]]:
+        """The same for many topics, side by side; those that do not exist are left out."""
+        found: dict[str, list[QueueId]] = {}
+
+        async def ask(topic: str) -> None:
+            try:
+                found[topic] = await self.queues(topic)
+            except RouteNotFoundError:
+                pass
+
+        for at in range(0, len(topics), TOPICS_AT_ONCE):
+            await _all(*(ask(topic) for topic in topics[at : at + TOPICS_AT_ONCE]))
+        return {topic: found[topic] for topic in topics if topic in found}
 
     async def ranges(
         self, queues: Iterable[QueueId], *, failures: dict[QueueId, PenstockError] | None = None

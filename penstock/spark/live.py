@@ -68,16 +68,14 @@ def find_queues(scan: Scan, options: ReadOptions) -> list[QueueId]:
         topics = list(options.topic)
     else:
         topics = scan.topics(options.topic_pattern)
-    found: list[QueueId] = []
-    for topic in topics:
-        try:
-            found += scan.queues(topic)
-        except RouteNotFoundError as error:
-            if not options.topic:
-                continue  # deleted since the list was made
-            near = _near_topics(scan, topic)
-            raise RouteNotFoundError(f"there is no topic {topic!r}{near}", error.hint) from error
-    return found
+    found = scan.queues_of(topics)
+    for topic in options.topic:
+        if topic not in found:
+            raise RouteNotFoundError(
+                f"there is no topic {topic!r}{_near_topics(scan, topic)}",
+                f"create it first: `penstock topic create {topic}`, or look whether its broker is up",
+            )
+    return [queue for queues in found.values() for queue in queues]
 
 
 def _near_topics(scan: Scan, topic: str) -> str:

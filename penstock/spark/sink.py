@@ -15,7 +15,6 @@ one. With `delivery=at-least-once` rows are sent as any producer sends them, to 
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -57,7 +56,7 @@ class WrittenRows(WriterCommitMessage):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """For `df.write`. Everything that can be wrong with options and columns is found here."""
     parsed = _parse(options, overwrite)
-    query = f"write:{parsed.write_id or uuid.uuid4().hex}"
+    query = f"write:{parsed.write_id or Runtime.system().entropy.bytes(16).hex()}"
     return BatchWriter(parsed, SinkColumns(schema, parsed.topic), query)
 
 

@@ -34,6 +34,8 @@ SAMPLE_BYTES = 64 << 10
 SAMPLE_EVERY = 100_000
 SIZE_GUESS = 1_024
 RETRY_PAUSE_S = 0.2
+# How long a start waits at most: somebody may be looking, and the address may be wrong.
+START_WAIT_MS = 15_000
 
 
 class QueueTracker:
@@ -93,7 +95,7 @@ class QueueTracker:
                 return {queue.key: item for queue, item in fresh.items()}
             except (ConnectError, RouteNotFoundError):
                 # A broker that is away is in no route: its topics seem not to exist.
-                if self._clock.monotonic_ms() - began_ms >= self._options.retry_ms:
+                if self._clock.monotonic_ms() - began_ms >= min(self._options.retry_ms, START_WAIT_MS):
                     raise
                 self._discovered_ms = None
             self._wait(RETRY_PAUSE_S)

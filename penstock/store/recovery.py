@@ -78,6 +78,7 @@ class Recovery:
         known = max(checkpoint.durable_offset, store.queues.manifest.flushed_to)
         self._durable = max(known, store.queues.max_phy if clean else 0)
         self._last_record = -1
+        self._near_end = False
 
     def run(self) -> RecoveryReport:
         """Find the end and bring everything in line with it."""
@@ -130,6 +131,7 @@ class Recovery:
             return bases[0]
         if self._clean:
             if self._read_only and (newest := self._newest_record()) >= 0:
+                self._near_end = True
                 return newest
             newest = max(self._queues.max_phy - 1, 0)
             return max((base for base in bases if base <= newest), default=bases[0])
@@ -234,7 +236,9 @@ class Recovery:
             if why == BLANK:
                 position = segment.base + segment.size
                 continue
-            following = self._after(segment, position, why)
+            # Behind the newest record of a store that stopped in order there is nothing to look for.
+            at_end = self._near_end and why == NOTHING
+            following = None if at_end else self._after(segment, position, why)
             if following is None or not self._was_durable(position, following):
                 return self._end_here(position, following)
             self._report_damage(position, following, why)

@@ -23,7 +23,7 @@ pytest.importorskip("pyarrow")
 from benchmarks.spark_kafka import NOT_HERE
 
 ROOT = Path(__file__).resolve().parents[2]
-SIZES = (1024, 100)
+SIZES = (1024,)
 CASES = 4
 # Resolving artefacts for the first time takes a minute or two; after that all of it takes well under one.
 TIMEOUT_S = 600
@@ -72,7 +72,7 @@ def test_both_give_the_same_rows(report: dict[str, Any], size: int) -> None:
 
 def test_rates_side_by_side(report: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Rows per second of Penstock's source divided by those of Kafka's, for the log; never judged."""
-    figures = [figure for figure in report["figures"] if figure["unit"] == "rows/s"]
+    figures = report["figures"]
     assert len(figures) == CASES * len(SIZES)
     with capsys.disabled():
         print(f"\n{'':4}{'Spark ' + report['versions']['spark']:<40} {'Penstock':>12} {'Kafka':>12}  ratio")

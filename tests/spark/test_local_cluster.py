@@ -38,6 +38,7 @@ PROGRAM = """
 
 
 @pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_executors_need_only_the_network(node, tmp_path):
     topic = node.topic("cluster", 4)

@@ -356,7 +356,7 @@ def test_a_queue_that_got_shorter_is_a_gap(spark, node, tmp_path):
         ({"endingPosition": "latest"}, "a stream has no endingPosition"),
         ({"startingPosition": '{"X/y/0": 1}'}, "names queues that are not read"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0'"),
-        ({"nameserver": "127.0.0.1:1"}, "no name server answers"),
+        ({"nameserver": "127.0.0.1:1", "retryMs": "0"}, "no name server answers"),
         ({"path": "/tmp", "nameserver": ""}, "nameserver"),
     ],
 )

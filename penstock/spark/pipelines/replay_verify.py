@@ -66,7 +66,7 @@ def verify(target: DataFrame, replay_id: str) -> Verified:
         "queue_offset",
         "body",
         *origin,
-        fn.col("properties").getItem("REPLAY_OFFSET").cast("bigint").alias("offset"),
+        fn.col("properties").getItem("REPLAY_OFFSET").try_cast("bigint").alias("offset"),
     )
     # A store directory has no broker, and a null in the window's key would be a group of its own all the same.
     line = Window.partitionBy("target_broker", "queue_id", "topic", "broker", "queue").orderBy("queue_offset")

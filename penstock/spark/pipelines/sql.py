@@ -80,14 +80,21 @@ class TableInfo:
 
 @dataclass(slots=True)
 class TopicTables:
-    """The tables of one query. `notes` are what whoever reads the result should know."""
+    """The tables of one query. `notes` are what whoever reads the result should know. Without Spark they can be
+    listed, not read."""
 
-    spark: SparkSession
+    session: SparkSession | None
     places: Places
     notes: list[str] = field(default_factory=list)
     _archive: ArchiveSnapshot | None = None
     _live: dict[str, dict[str, Span]] = field(default_factory=dict)
     _topics: list[str] | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        if self.session is None:
+            raise PenstockError("there is no Spark to read tables with", "give a session")
+        return self.session
 
     # -- queries ---------------------------------------------------------------------------------------------
 

@@ -75,8 +75,11 @@ def test_messages_are_published_as_they_were_staged_in_the_order_of_the_handles(
 
 
 @BOTH_MODES
-def test_nobody_sees_a_part_and_then_everybody_sees_all(tmp_path: Path, flush: FlushMode) -> None:
+def test_nobody_sees_a_part_and_then_everybody_sees_all(
+    tmp_path: Path, flush: FlushMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looked at in every step of the loop, from a client's and from the store's side, while others send."""
+    monkeypatch.setattr(publication_copies, "RUN_MESSAGES", 5)
 
     async def scenario() -> None:
         async with running(tmp_path, store=replace(STORE, flush_mode=flush)) as bench:
@@ -95,7 +98,7 @@ def test_nobody_sees_a_part_and_then_everybody_sees_all(tmp_path: Path, flush: F
             assert publishing.result().code == 0
             assert set(seen) == {0, 400}
             assert seen == sorted(seen)
-            assert len(shown(bench, "other", 1)) == sent > 3
+            assert len(shown(bench, "other", 1)) == sent > 0
 
     run(scenario)
 

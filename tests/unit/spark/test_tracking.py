@@ -25,16 +25,15 @@ class Cluster:
         self.record_size = 100
         self.samples = 0
 
-    def queues(self, topic):
+    def queues_of(self, topics):
         self.asked += 1
         if self.name_server_down:
             raise ConnectError("no name server answers")
-        found = [
-            QueueId.of_key(key, "somewhere:1") for key in sorted(self.ends) if key.startswith(f"{topic}/")
-        ]
-        if not found:
-            raise RouteNotFoundError(f"topic {topic!r} has no route")
-        return found
+        found = {
+            topic: [QueueId.of_key(key, "at:1") for key in sorted(self.ends) if key.startswith(f"{topic}/")]
+            for topic in topics
+        }
+        return {topic: queues for topic, queues in found.items() if queues}
 
     def topics(self, pattern=""):
         return sorted({key.split("/")[0] for key in self.ends})
