@@ -220,7 +220,7 @@ class SparkChapters:
 
         self._telling.title("Archive what is there so far, while orders come in")
         target = self._directory / "archive"
-        self._telling.command(f"penstock pipeline archive {ORDERS} {target} --once")
+        self._telling.command(f"penstock pipeline archive --topic {ORDERS} --to {target} --once")
         done = archive(ORDERS, str(target), spark=spark, nameserver=self._nameserver, once=True)
         self._say(
             f"{done.rows:,} messages in {done.files} Parquet files, by topic and date, in {done.seconds:.1f} s; "

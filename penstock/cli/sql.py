@@ -60,11 +60,12 @@ def sql(
     limit: int | None,
     on_gap: str | None,
 ) -> int:
-    """Query topics with SQL; without QUERY, list them.
+    """Query topics with SQL, the archive and the log together.
 
-    Topics are tables: select tags, count(*) from orders group by tags. Names with other characters than letters,
-    digits and _ stand in backquotes. Columns are those of a message, and body_text. With --archive, what is archived
-    is read from there and the rest from the brokers, no message twice and none left out.
+    Without QUERY the tables are listed. Topics are tables: select tags, count(*) from orders group by tags. Names
+    with other characters than letters, digits and _ stand in backquotes. Columns are those of a message, and
+    body_text. With --archive, what is archived is read from there and the rest from the brokers, no message twice
+    and none left out.
     """
     from penstock.spark import needs_extra
 

@@ -29,6 +29,7 @@ from urllib.parse import quote
 from penstock._hot.layout import GONE, NO_RECORD, ROW_REASONS
 from penstock.client.scan_results import QueueId
 from penstock.errors import GapError, OptionError
+from penstock.runtime import SystemClock, SystemEntropy
 from penstock.spark.options import OnGap
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Gaps:
             )
         logger.warning("left out: %s", message)
         if self.on_gap is OnGap.REPORT:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            found = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+            now = found.isoformat(timespec="milliseconds")
             write_gap(
                 self.table,
                 Gap(queue.topic, queue.broker, queue.queue_id, first, last, text, now, where),
@@ -125,7 +127,7 @@ def write_gap(table: str, gap: Gap, reason: Reason) -> None:
         known = _read(system, path)
         if known is not None and known.last_offset >= gap.last_offset:
             return
-        half = f"{root}/.{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        half = f"{root}/.{name}.{os.getpid()}.{SystemEntropy().bytes(4).hex()}"
         with system.open_output_stream(half) as stream:
             stream.write(json.dumps(asdict(gap)).encode() + b"\n")
         system.move(half, path)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
 from penstock.errors import RouteNotFoundError
+from penstock.runtime import SystemClock
 from penstock.spark.gaps import Gaps, Reason, reason_for
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import QueueSlice
@@ -114,20 +114,20 @@ class LiveRead:
             key=self.key,
             verify=options.verify,
         )
-        patience_s = options.retry_ms / 1000
-        deadline = time.monotonic() + patience_s
+        clock = SystemClock()
+        deadline_ms = clock.monotonic_ms() + options.retry_ms
         left: Sequence[QueueSlice] = slices
         while left:
             before = list(left)
             yield from self._round(left, decoder)
             left, self._unfinished = self._unfinished, []
             if left and left != before:
-                deadline = time.monotonic() + patience_s  # it goes on, if slowly
-            elif left and time.monotonic() >= deadline:
+                deadline_ms = clock.monotonic_ms() + options.retry_ms  # it goes on, if slowly
+            elif left and clock.monotonic_ms() >= deadline_ms:
                 self._lost(left)
                 break
             if left:
-                time.sleep(PAUSE_S)
+                clock.sleep(PAUSE_S)
         yield from decoder.finish()
 
     def _round(self, slices: Sequence[QueueSlice], decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:

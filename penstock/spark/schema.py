@@ -85,6 +85,9 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
         found, wanted = field.dataType.simpleString(), COLUMNS[field.name]
         if found != wanted:
             raise OptionError(f"column {field.name!r} is {wanted}, not {found}", "cast it after reading")
+        # Spark compares batches with the schema to the letter, and would fail in a task, less clearly.
+        if not (field.nullable and getattr(field.dataType, "valueContainsNull", True)):
+            raise OptionError(f"column {field.name!r} may be null", "leave out NOT NULL")
     return names
 
 

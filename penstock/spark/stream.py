@@ -13,7 +13,6 @@ is not yet there for everybody. One process on the driver calls everything but `
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.client.scan import Scan
+from penstock.runtime import SystemClock
 from penstock.spark.batch import LivePartition
 from penstock.spark.gaps import Gaps
 from penstock.spark.group_progress import GroupProgress
@@ -119,12 +119,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tracker.limited(start, ends, rows, size)
 
     def _wait_for_news(self, tracker: QueueTracker, start: Offsets) -> Offsets:
-        until = time.monotonic() + IDLE_WAIT_S
+        clock = SystemClock()
+        until_ms = clock.monotonic_ms() + IDLE_WAIT_S * 1000
         while True:
             ends = tracker.ends(start, tracker.ranges(), patient=True)
-            if ends != start or time.monotonic() >= until:
+            if ends != start or clock.monotonic_ms() >= until_ms:
                 return ends
-            time.sleep(IDLE_PAUSE_S)
+            clock.sleep(IDLE_PAUSE_S)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
         """How far the queues reach: with the end of a batch, Spark's own figure of the lag."""

@@ -13,7 +13,6 @@ reader, one call at a time. Knows no Spark.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 
 from penstock.client.scan import Scan
@@ -47,13 +46,13 @@ class QueueTracker:
         options: ReadOptions,
         gaps: Gaps,
         clock: Clock | None = None,
-        wait: Callable[[float], None] = time.sleep,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         self._scan = scan
         self._options = options
         self._gaps = gaps
         self._clock = clock or SystemClock()
-        self._wait = wait
+        self._wait = wait or self._clock.sleep
         self._queues: dict[str, QueueId] = {}
         self._ranges: dict[str, OffsetRange] = {}
         self._discovered_ms: int | None = None

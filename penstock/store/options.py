@@ -71,9 +71,9 @@ class StoreOptions:
     delete_when: str = "04"
     # How long a segment is kept after its last write (fileReservedTime).
     file_reserved_hours: int = 72
-    # Consumer groups that retention waits for, separated by `;`: a segment stays until each of them has committed offsets
-    # behind its messages, in the topics in which the group has any. An archive is such a group (penstock-archive). Over
-    # disk_clean_forcibly_percent segments go all the same, and that is logged as an error.
+    # Consumer groups that retention waits for, separated by `;`: a segment stays until each of them has committed
+    # offsets behind its messages, in the topics in which the group has any. An archive is such a group
+    # (penstock-archive). Over disk_clean_forcibly_percent segments go all the same, and that is logged as an error.
     retention_groups: tuple[str, ...] = ()
     # Segments deleted in one round at most (deleteFileBatchMax).
     delete_batch_max: int = 10

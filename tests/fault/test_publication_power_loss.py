@@ -121,6 +121,29 @@ def test_the_power_may_go_before_any_change_of_the_disk(
     assert changes > 50
 
 
+@BOTH_MODES
+def test_a_flush_half_way_shows_no_half(tmp_path: Path, mode: FlushMode) -> None:
+    """Under synchronous flush what is flushed is shown: so the hold must last until all of it is."""
+    sink = Sink()
+    seen: list[tuple[str, int]] = []
+
+    async def work(life: Life) -> None:
+        def watch(step: str) -> None:
+            if sum(done == "copied" for done, _ in seen) == 2:
+                life.store.flush()
+            seen.append((step, life.shown_rows(0)))
+
+        life.publications.on_step = watch
+        await sink.write(life, 0, 25)
+
+    with a_life(tmp_path, mode) as life:
+        asyncio.run(life.run(work))
+        sink.check_all(life)
+    assert {rows for _, rows in seen} == {0, 25}
+    assert dict(seen)["done"] == 0
+    assert dict(seen)["released"] == 25
+
+
 @pytest.mark.fault("F5")
 @BOTH_MODES
 def test_a_recovery_that_is_cut_as_well_is_finished_by_the_next(tmp_path: Path, mode: FlushMode) -> None:

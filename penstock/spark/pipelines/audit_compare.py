@@ -12,6 +12,7 @@ is no difference, because a log expires and an archive comes later. Nothing is c
 from __future__ import annotations
 
 from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
@@ -144,8 +145,8 @@ def _comparable(name: str) -> Column:
 
 def _hash() -> Column:
     """Of a row. Which column is null counts, too: xxhash64 alone skips nulls."""
-    nulls = fn.concat(*(fn.when(fn.col(name).isNull(), "1").otherwise("0") for name in COMPARED))
-    return fn.xxhash64("queue_offset", nulls, *(_comparable(name) for name in COMPARED))
+    bits = [fn.when(fn.col(name).isNull(), 1 << number).otherwise(0) for number, name in enumerate(COMPARED)]
+    return fn.xxhash64("queue_offset", reduce(add, bits), *(_comparable(name) for name in COMPARED))
 
 
 def _sums(frame: DataFrame, side: str) -> DataFrame:

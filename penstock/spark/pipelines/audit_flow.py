@@ -9,8 +9,8 @@ The ratio that the seeds call production to consumption is here twice, because i
 Samples are taken when an audit begins and when it ends, and are kept in its directory, so that the next audit into
 the same directory can look back.
 
-Rule: windows are counted per queue once. Only the few windows that a group's offset falls into are counted again,
-message by message, so the work does not grow with the number of groups. Nothing is collected here.
+Rule: windows are counted per queue once. Only windows that a group's offset falls into and that have holes are
+counted again, message by message, so the work does not grow with the number of groups. Nothing is collected here.
 """
 
 from __future__ import annotations
@@ -56,22 +56,40 @@ def progress_frame(spark: SparkSession, progress: Iterable[Progress]) -> DataFra
     return spark.createDataFrame(rows, _PROGRESS_SCHEMA)
 
 
-def consumed(facts: DataFrame, windows: DataFrame, progress: DataFrame, width_s: int) -> DataFrame:
-    """Per topic, group and window of storing: produced, consumed by now, waiting, produced / consumed."""
-    sides = windows.join(fn.broadcast(progress), list(PLACE))
-    split = sides.where("low < committed and committed <= high").select(
-        "group", *PLACE, "window", "committed"
-    )
-    exact = (
+def sides_of(windows: DataFrame, progress: DataFrame) -> DataFrame:
+    """Each window of a queue beside each group's offset there. Keep it."""
+    return windows.join(fn.broadcast(progress), list(PLACE))
+
+
+def is_split() -> Column:
+    """A window that a group's offset falls into, and whose offsets have holes: only counting tells what is taken."""
+    inside = (fn.col("low") < fn.col("committed")) & (fn.col("committed") <= fn.col("high"))
+    return inside & (fn.col("rows") != fn.col("high") - fn.col("low") + 1)
+
+
+def counted_parts(facts: DataFrame, sides: DataFrame, width_s: int) -> DataFrame:
+    """What groups have taken of the windows that are split, message by message."""
+    split = sides.where(is_split()).select("group", *PLACE, "window", "committed")
+    return (
         facts.select(*PLACE, "queue_offset", window_start(width_s).alias("window"))
         .join(fn.broadcast(split), [*PLACE, "window"])
         .groupBy("group", *PLACE, "window")
         .agg(fn.count_if(fn.col("queue_offset") < fn.col("committed")).alias("part"))
     )
-    whole = fn.when(fn.col("high") < fn.col("committed"), fn.col("rows")).otherwise(0)
-    counted = sides.join(exact, ["group", *PLACE, "window"], "left").withColumn(
-        "taken", fn.coalesce(fn.col("part"), whole)
+
+
+def consumed(sides: DataFrame, parts: DataFrame | None) -> DataFrame:
+    """Per topic, group and window of storing: produced, consumed by now, waiting, produced / consumed."""
+    whole = (
+        fn.when(fn.col("high") < fn.col("committed"), fn.col("rows"))
+        .when(fn.col("low") >= fn.col("committed"), 0)
+        .otherwise(fn.col("committed") - fn.col("low"))
     )
+    if parts is None:
+        counted = sides.withColumn("taken", whole)
+    else:
+        joined = sides.join(parts, ["group", *PLACE, "window"], "left")
+        counted = joined.withColumn("taken", fn.coalesce(fn.col("part"), whole))
     grouped = counted.groupBy("topic", "group", "window").agg(
         fn.sum("rows").alias("produced"), fn.sum("taken").alias("consumed")
     )

@@ -26,16 +26,10 @@ HOT_KEYS = 20
 
 
 def suspects(facts: DataFrame, *, bodies: bool) -> DataFrame:
-    """kind and hash of ids, and of keys with bodies, that occur more than once. Keep it, and stop if it is empty."""
-    by_id = fn.when(
-        fn.col("message_id").isNotNull(),
-        fn.struct(fn.lit("id").alias("kind"), _hash("id").alias("hash")),
-    )
-    by_key = fn.when(
-        fn.col("keys").isNotNull(), fn.struct(fn.lit("key").alias("kind"), _hash("key").alias("hash"))
-    )
-    hashes = facts.select(fn.inline(fn.array_compact(fn.array(by_id, by_key) if bodies else fn.array(by_id))))
-    return hashes.groupBy("kind", "hash").count().where("count > 1").select("kind", "hash")
+    """Hashes of ids, and of keys with bodies, that occur more than once. Keep it, and stop if it is empty."""
+    kinds = ("id", "key") if bodies else ("id",)
+    hashes = facts.select(fn.explode(fn.array(*(_hash(kind) for kind in kinds))).alias("hash"))
+    return hashes.where("hash is not null").groupBy("hash").count().where("count > 1").select("hash")
 
 
 def duplicates(facts: DataFrame, suspected: DataFrame, *, bodies: bool) -> DataFrame:
@@ -51,16 +45,17 @@ _NAMES = {"id": ("message_id",), "key": ("keys", "content")}
 
 
 def _hash(kind: str) -> Column:
-    return fn.xxhash64("topic", *_NAMES[kind])
+    """Of the values that have to be equal; null where there is no id or no key. The kind is part of it."""
+    names = _NAMES[kind]
+    return fn.when(fn.col(names[0]).isNotNull(), fn.xxhash64(fn.lit(kind), "topic", *names))
 
 
 def _repeated(facts: DataFrame, suspected: DataFrame, kind: str) -> DataFrame:
     """Groups of facts with equal values at more than one place. The same place twice is a repeated offset, which is
     counted elsewhere."""
     names = _NAMES[kind]
-    hashes = suspected.where(fn.col("kind") == kind).select("hash")
-    rows = facts.where(fn.col(names[0]).isNotNull()).withColumn("hash", _hash(kind))
-    rows = rows.join(hashes, "hash", "left_semi").dropDuplicates([*PLACE, "queue_offset"])
+    rows = facts.withColumn("hash", _hash(kind)).join(suspected, "hash", "left_semi")
+    rows = rows.dropDuplicates([*PLACE, "queue_offset"])
     place = fn.struct("store_time", *PLACE[1:], "queue_offset")
     grouped = rows.groupBy("topic", *names).agg(
         fn.count("*").alias("copies"),
@@ -93,26 +88,30 @@ def disorder(facts: DataFrame, *, sequence: bool) -> DataFrame:
     keyed = facts.where(fn.col("keys").isNotNull()).select(
         *PLACE, "queue_offset", words(), value.alias("value")
     )
-    # The same row twice (a repeated offset) is no disorder.
-    keyed = keyed.where(fn.col("value").isNotNull())
-    line = Window.partitionBy(*PLACE, "key").orderBy("queue_offset")
+    # Two numbers sort faster than names; where two keys have the same hash, they are told apart below.
+    keyed = keyed.where(fn.col("value").isNotNull()).withColumn("slot", fn.xxhash64(*PLACE, "key"))
+    line = Window.partitionBy("slot").orderBy("queue_offset")
     compared = keyed.select(
         "*",
         fn.lag("value").over(line).alias("previous_value"),
         fn.lag("queue_offset").over(line).alias("previous_offset"),
+        fn.lag("key").over(line).alias("previous_key"),
     )
-    return compared.where(fn.col("value") < fn.col("previous_value")).select(
-        fn.lit("sequence" if sequence else "born_time").alias("kind"), *compared.columns
+    late = (fn.col("value") < fn.col("previous_value")) & (fn.col("key") == fn.col("previous_key"))
+    kind = fn.lit("sequence" if sequence else "born_time").alias("kind")
+    return compared.where(late).select(
+        kind, *PLACE, "queue_offset", "previous_offset", "key", "value", "previous_value"
     )
 
 
 def keys_of(facts: DataFrame) -> DataFrame:
-    """One row per topic and key: how often, how many bytes, in how many queues."""
-    keyed = facts.where(fn.col("keys").isNotNull()).select(*PLACE, "size", words())
+    """One row per topic and key: how often, how many bytes, and whether in several queues."""
+    queue = fn.xxhash64("broker", "queue_id")
+    keyed = facts.where(fn.col("keys").isNotNull()).select("topic", "size", queue.alias("queue"), words())
     return keyed.groupBy("topic", "key").agg(
         fn.count("*").alias("rows"),
         fn.sum("size").alias("bytes"),
-        fn.size(fn.collect_set(fn.struct("broker", "queue_id"))).alias("queues"),
+        (fn.min("queue") != fn.max("queue")).alias("in_several_queues"),
     )
 
 
@@ -120,7 +119,7 @@ def key_totals(keys: DataFrame) -> DataFrame:
     """One row per topic: keys, those in several queues, and how much the most frequent ones take."""
     return keys.groupBy("topic").agg(
         fn.count("*").alias("keys"),
-        fn.count_if(fn.col("queues") > 1).alias("in_several_queues"),
+        fn.count_if("in_several_queues").alias("in_several_queues"),
         fn.max("rows").alias("most_rows"),
         fn.sum("rows").alias("rows"),
     )
@@ -132,4 +131,6 @@ def hot_keys(keys: DataFrame, most: int = HOT_KEYS) -> DataFrame:
     totals = keys.groupBy("topic").agg(fn.sum("rows").alias("all_rows"))
     top = keys.where("rows > 1").withColumn("rank", fn.row_number().over(rank)).where(fn.col("rank") <= most)
     share = (fn.col("rows") / fn.col("all_rows")).alias("share")
-    return top.join(totals, "topic").select("topic", "rank", "key", "rows", "bytes", "queues", share)
+    return top.join(totals, "topic").select(
+        "topic", "rank", "key", "rows", "bytes", "in_several_queues", share
+    )

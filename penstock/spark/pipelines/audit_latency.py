@@ -8,22 +8,27 @@ A trace record is text: fields end with 0x01, records with 0x02. The one looked 
 
     SubBefore, time in ms, region, group, request id, message id, try, keys
 
-Rule: percentiles are Spark's approximate ones with an error of at most 0.01 % of the rank. Nothing is collected here.
+Percentiles come out of counts: latencies are counted by value, exactly below 256 ms and in steps of less than 1 %
+above, per topic, stage and window, which one pass does; everything else is made of these counts.
+
+Rule: a percentile is a latency that a message had, the largest of its step. Nothing is collected here.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from penstock.spark.pipelines.audit_facts import window_start
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-_ACCURACY = 10_000
 _PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+# Steps are exact for numbers of so many bits, and keep so many leading bits of larger ones.
+_STEP_BITS = 8
 STORED = "stored"
 
 
@@ -58,24 +63,52 @@ def trace_records(traces: DataFrame) -> DataFrame:
     )
 
 
-def latency(times: DataFrame, width_s: int) -> DataFrame:
-    """One row per topic and stage, where `window` is null, and one per time window of storing: rows, percentiles, the
-    largest, and how many were negative."""
-    windowed = times.withColumn("window", window_start(width_s))
-    grouped = windowed.groupingSets(
-        [["topic", "stage"], ["topic", "stage", "window"]], "topic", "stage", "window"
-    ).agg(
-        fn.count("*").alias("rows"),
-        fn.percentile_approx("ms", list(_PERCENTILES.values()), _ACCURACY).alias("p"),
-        fn.max("ms").alias("max_ms"),
-        fn.count_if(fn.col("ms") < 0).alias("negative"),
+def counts_of(times: DataFrame, width_s: int) -> DataFrame:
+    """Messages by latency, per topic, stage and time window of storing. Keep it: the tables are made of it."""
+    return times.groupBy("topic", "stage", window_start(width_s).alias("window"), _step().alias("step")).agg(
+        fn.count("*").alias("rows"), fn.max("ms").alias("top")
     )
-    columns = [fn.col("p")[i].alias(name) for i, name in enumerate(_PERCENTILES)]
-    return grouped.select("topic", "stage", "window", "rows", *columns, "max_ms", "negative")
 
 
-def latency_histogram(times: DataFrame) -> DataFrame:
+def _step() -> Column:
+    """The number without its lower bits; negative ones are one step of their own."""
+    # In SQL: the Python function takes no column for the number of bits.
+    lower = f"greatest(length(bin(ms)) - {_STEP_BITS}, 0)"
+    return fn.expr(f"if(ms < 0, -1L, shiftleft(shiftright(ms, {lower}), {lower}))")
+
+
+def latency(counts: DataFrame) -> DataFrame:
+    """One row per topic and stage: rows, percentiles, the largest, and how many were negative."""
+    steps = counts.groupBy("topic", "stage", "step").agg(
+        fn.sum("rows").alias("rows"), fn.max("top").alias("top")
+    )
+    return _percentiles(steps, ("topic", "stage"))
+
+
+def latency_windows(counts: DataFrame) -> DataFrame:
+    """The same per time window of storing."""
+    return _percentiles(counts, ("topic", "stage", "window"))
+
+
+def _percentiles(steps: DataFrame, names: tuple[str, ...]) -> DataFrame:
+    every = Window.partitionBy(*names)
+    up_to = every.orderBy("step").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = steps.select(
+        "*", fn.sum("rows").over(up_to).alias("below"), fn.sum("rows").over(every).alias("total")
+    )
+    reached = {
+        name: fn.min(fn.when(fn.col("below") >= fn.ceil(fn.col("total") * part), fn.col("top")))
+        for name, part in _PERCENTILES.items()
+    }
+    return ranked.groupBy(*names).agg(
+        fn.sum("rows").alias("rows"),
+        *(column.alias(name) for name, column in reached.items()),
+        fn.max("top").alias("max_ms"),
+        fn.sum(fn.when(fn.col("step") < 0, fn.col("rows")).otherwise(0)).alias("negative"),
+    )
+
+
+def latency_histogram(counts: DataFrame) -> DataFrame:
     """Messages by latency, in powers of two: [0, 1), [1, 2), [2, 4) ms and so on."""
-    positive = fn.greatest(fn.col("ms"), fn.lit(0))
-    power = fn.when(positive < 1, 0).otherwise(fn.floor(fn.log2(positive)) + 1).cast("int")
-    return times.groupBy("topic", "stage", power.alias("power")).agg(fn.count("*").alias("rows"))
+    power = fn.when(fn.col("step") < 1, 0).otherwise(fn.length(fn.bin("step")))
+    return counts.groupBy("topic", "stage", power.alias("power")).agg(fn.sum("rows").alias("rows"))

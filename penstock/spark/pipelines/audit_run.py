@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Tell = Callable[[str], None]
+_PACKED = "spark.sql.inMemoryColumnarStorage.compressed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class AuditRun:
         messages = left.read(fact_columns(bodies=settings.bodies, sequence=settings.sequence))
         facts = facts_of(messages, bodies=settings.bodies, sequence=settings.sequence)
         cells = audit_continuity.cells_of(facts)
-        with _kept(facts), _kept(cells):
+        with self._kept(facts), self._kept(cells):
             self._tell(f"reading {left.messages:,} messages" if left.messages else "reading")
             self._queues(cells, gap_table)
             rows, width_s = self._extent()
@@ -127,6 +128,21 @@ class AuditRun:
             (min(first).timestamp() * 1000, max(last).timestamp() * 1000) if first and last else (None, None)
         )
         return self._sum("queues", "rows"), self._settings.window_s or choose_width(*span)
+
+    @contextmanager
+    def _kept(self, frame: DataFrame) -> Iterator[None]:
+        """Computed once for everything inside the block; on disk what memory does not hold. Packing it would take
+        longer than computing it."""
+        before = self._spark.conf.get(_PACKED)
+        self._spark.conf.set(_PACKED, "false")
+        try:
+            frame.persist(StorageLevel.MEMORY_AND_DISK)
+        finally:
+            self._spark.conf.set(_PACKED, str(before))
+        try:
+            yield
+        finally:
+            frame.unpersist()
 
     # -- collecting ------------------------------------------------------------------------------------------
 
@@ -192,7 +208,7 @@ class AuditRun:
                 fn.unix_millis("previous_store_time").alias("previous_value"),
             )
         )
-        with _kept(found):
+        with self._kept(found):
             totals = found.groupBy("kind", "topic").agg(
                 fn.count("*").alias("rows"),
                 fn.count_distinct("key").alias("keys"),
@@ -208,7 +224,7 @@ class AuditRun:
         self._tell("looking for duplicates")
         bodies = self._settings.bodies
         suspected = audit_keys.suspects(facts, bodies=bodies)
-        with _kept(suspected):
+        with self._kept(suspected):
             found = audit_keys.duplicates(facts, suspected, bodies=bodies)
             totals = found.groupBy("kind", "topic").agg(
                 fn.count("*").alias("values"), fn.sum(fn.col("copies") - 1).alias("extra")
@@ -217,7 +233,7 @@ class AuditRun:
                 self._nothing("duplicate_totals", totals)
                 self._cut("duplicates", found, 0)
                 return
-            with _kept(found):
+            with self._kept(found):
                 self._whole("duplicate_totals", totals, "kind", "topic")
                 total = self._sum("duplicate_totals", "values")
                 self._cut("duplicates", found, total, "kind", "topic", fn.desc("copies"), "value")
@@ -225,7 +241,7 @@ class AuditRun:
     def _keys(self, facts: DataFrame) -> None:
         self._tell("counting keys")
         keys = audit_keys.keys_of(facts)
-        with _kept(keys):
+        with self._kept(keys):
             self._whole("keys", audit_keys.key_totals(keys), "topic")
             hot = audit_keys.hot_keys(keys)
             if self._tables["keys"].num_rows:
@@ -239,28 +255,30 @@ class AuditRun:
         traces = open_beside(self._spark, self._left, TRACE_TOPIC)
         if traces is not None:
             times = times.unionByName(audit_latency.consumed_times(facts, traces.read(("body",))))
-        self._whole("latency", audit_latency.latency(times, width_s), "topic", "stage", "window")
-        both = self._tables["latency"]
-        is_whole = both.column("window").is_null()
-        self._tables["latency"] = both.filter(is_whole).drop_columns(["window"])
-        self._tables["latency_windows"] = both.filter(both.column("window").is_valid())
-        histogram = audit_latency.latency_histogram(times)
-        self._whole("latency_histogram", histogram, "topic", "stage", "power")
+        counts = audit_latency.counts_of(times, width_s)
+        with self._kept(counts):
+            self._whole("latency", audit_latency.latency(counts), "topic", "stage")
+            self._whole("latency_windows", audit_latency.latency_windows(counts), "topic", "stage", "window")
+            histogram = audit_latency.latency_histogram(counts)
+            self._whole("latency_histogram", histogram, "topic", "stage", "power")
 
     def _flow(self, facts: DataFrame, width_s: int) -> None:
         self._tell("comparing what was produced with what was consumed")
         windows = audit_flow.queue_windows(facts, width_s)
         progress = audit_flow.progress_frame(self._spark, self._left.progress)
-        with _kept(windows):
+        with self._kept(windows):
             self._whole("produced", audit_flow.produced(windows), "topic", "window")
-            consumed = audit_flow.consumed(facts, windows, progress, width_s)
+            sides = audit_flow.sides_of(windows, progress)
             groups = audit_flow.groups(self._spark, facts, progress, self._left.ranges)
-            if self._left.progress:
-                self._whole("consumed", consumed, "topic", "group", "window")
-                self._whole("groups", groups, "topic", "group")
-            else:
-                self._nothing("consumed", consumed)
+            if not self._left.progress:
+                self._nothing("consumed", audit_flow.consumed(sides, None))
                 self._nothing("groups", groups)
+                return
+            with self._kept(sides):
+                is_whole = sides.where(audit_flow.is_split()).isEmpty()
+                parts = None if is_whole else audit_flow.counted_parts(facts, sides, width_s)
+                self._whole("consumed", audit_flow.consumed(sides, parts), "topic", "group", "window")
+            self._whole("groups", groups, "topic", "group")
 
     def _dead_letters(self) -> None:
         self._tell("reading dead letters")
@@ -283,7 +301,7 @@ class AuditRun:
         self._tell(f"comparing with {right.label}")
         comparison = Comparison(self._spark, left, right)
         buckets = comparison.buckets()
-        with _kept(buckets):
+        with self._kept(buckets):
             self._whole("compared", comparison.totals(buckets), *PLACE)
             different = self._sum("compared", "different_buckets")
             found = comparison.differences(buckets)
@@ -293,7 +311,7 @@ class AuditRun:
                 self._cut("differences", found, 0)
                 return
             self._tell(f"naming the rows of {different:,} differing parts")
-            with _kept(found):
+            with self._kept(found):
                 self._whole("difference_totals", totals, "topic", "difference")
                 total = self._sum("difference_totals", "rows")
                 self._cut("differences", found, total, *PLACE, "queue_offset")
@@ -321,13 +339,3 @@ class AuditRun:
             self._whole("rates", found, "topic", "group", "from_time")
         else:
             self._nothing("rates", found)
-
-
-@contextmanager
-def _kept(frame: DataFrame) -> Iterator[None]:
-    """Computed once for everything inside the block; on disk what memory does not hold."""
-    frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield
-    finally:
-        frame.unpersist()

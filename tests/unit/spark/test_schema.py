@@ -54,6 +54,19 @@ def test_another_name_or_type_is_refused_with_what_to_write(name: str, kind: obj
         check_schema(types.StructType([types.StructField(name, kind)]))
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        types.StructField("queue_id", types.IntegerType(), False),
+        types.StructField("properties", types.MapType(types.StringType(), types.StringType(), False)),
+    ],
+    ids=["column", "values of a map"],
+)
+def test_not_null_is_refused_before_a_task_fails_with_it(field: types.StructField) -> None:
+    with pytest.raises(OptionError, match="may be null; leave out NOT NULL"):
+        check_schema(types.StructType([field]))
+
+
 def test_an_empty_schema_and_a_column_twice_are_refused() -> None:
     with pytest.raises(OptionError, match="has no columns"):
         check_schema(types.StructType([]))
