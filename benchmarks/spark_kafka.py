@@ -52,7 +52,7 @@ IN_KAFKA = {
 }
 # Full batches, as from a producer that has much to send: the best that a reader can find.
 PRODUCER = {"kafka.batch.size": "65536", "kafka.linger.ms": "20", "kafka.buffer.memory": str(64 << 20)}
-# A consumer that is closed waits for the fetch under way, which waits for news at the end of a partition.
+# Larger polls, and short waits at the end of a partition.
 TUNED = {
     "kafka.max.poll.records": "8192",
     "kafka.max.partition.fetch.bytes": str(8 << 20),

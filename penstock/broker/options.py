@@ -207,7 +207,8 @@ class BrokerOptions:
     # -- staged publication (Spark's sink)
 
     # Bytes of staged messages that one publication may make visible. Nothing new of any topic becomes visible while
-    # they are copied, about a second for each gigabyte where the disk keeps up.
+    # they are copied: for a gigabyte one to five seconds of processor time, the smaller the messages the more,
+    # and what the disk takes.
     publish_bytes_max: int = 1 << 30
     # Handles, one for each request that staged messages, that one publication may name.
     publish_handles_max: int = 20_000

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from penstock.errors import OptionError
 from penstock.protocol.bodies.queues import MessageQueue
 
+QUEUE_ID_MAX = (1 << 31) - 1
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class QueueId:
@@ -28,7 +30,12 @@ class QueueId:
     def of_key(cls, key: str, address: str = "") -> QueueId:
         """The queue of a key; names have no slashes."""
         topic, broker, number = key.split("/") if key.count("/") == 2 else ("", "", "")
-        if not topic or not (number.isascii() and number.isdigit()) or len(number) > 9:
+        if (
+            not topic
+            or not (number.isascii() and number.isdigit())
+            or len(number) > 10
+            or int(number) > QUEUE_ID_MAX
+        ):
             raise OptionError(
                 f"{key[:80]!r} names no queue", "write it as topic/broker/queue, as in orders/broker-a/0"
             )
