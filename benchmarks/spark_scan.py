@@ -1,6 +1,6 @@
 """Reading a store directory with Spark, against Parquet of the same rows and against a source of tuples.
 
-    python -m benchmarks.spark_scan [--quick] [--rows N] [--repeats N] [--dir DIR] [--json FILE] [--tuples]
+    python -m benchmarks.spark_scan [--quick] [--divide N] [--repeats N] [--dir DIR] [--json FILE] [--tuples]
 
 Cases: an aggregation that reads every body, a copy to Parquet, a count; bodies of 1 KiB and of 100 bytes, eight
 queues, page cache warm. Baselines, in the same run and taking turns: `spark.read.parquet` of the same rows (written
@@ -264,6 +264,7 @@ def main() -> None:
         description="Spark reading a store directory, against Parquet and tuples"
     )
     parser.add_argument("--quick", action="store_true", help="an eighth of the rows, three repeats")
+    parser.add_argument("--divide", type=int, default=1, help="a fraction of the rows")
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--sizes", default="1024,100")
     parser.add_argument(
@@ -282,7 +283,7 @@ def main() -> None:
     figures: list[Figure] = []
     try:
         for body_size in map(int, arguments.sizes.split(",")):
-            rows = ROWS[body_size] // (8 if arguments.quick else 1)
+            rows = ROWS[body_size] // (8 if arguments.quick else arguments.divide)
             bench = Bench(spark, folder, body_size, rows, arguments.repeats or (3 if arguments.quick else 5))
             bench.prepare()
             bench.run(arguments.tuples)
