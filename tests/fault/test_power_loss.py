@@ -311,7 +311,7 @@ def scripted_life(folder: Path, disk: FaultyDisk, ledger: Ledger, options: Store
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I11")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("keep", "names_are_lost"),
     [(lose_unsynced, False), (keep_unsynced, False), (lose_unsynced, True)],
