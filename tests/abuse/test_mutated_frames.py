@@ -108,6 +108,9 @@ def test_frames_come_from_their_seed_and_number_alone() -> None:
     assert Mutator(BROKER_REQUESTS, 8).frame(5) != frames[5]
 
 
+@pytest.mark.skipif(
+    "FRAMES" not in os.environ, reason="on demand: test_frame_storm.py is the one that always runs"
+)
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.abuse("A1")
