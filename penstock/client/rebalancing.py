@@ -165,26 +165,28 @@ class Rebalancing:
             self._wake.clear()
             self._begun += 1
             try:
-                await self._round()
+                if await self._round():
+                    self._over = self._begun
             except Exception:
                 logger.exception("rebalancing group %s failed and is tried again", self._options.group)
                 self._try_again(MEMBERS_RETRY_MS)
-            self._over = self._begun
             self._look_settled()
 
-    async def _round(self) -> None:
+    async def _round(self) -> bool:
+        """Whether every topic that there is was divided; one that could not be is tried again soon."""
         if self._assigned is not None:
             self.event(Assigned(self._assigned))
-            return
+            return True
         topics = self._subscriptions.topics
         routes = dict(zip(topics, await asyncio.gather(*map(self._route, topics)), strict=True))
-        found = [(topic, route) for topic, route in routes.items() if route is not None]
+        found = [(topic, route) for topic, route in routes.items() if isinstance(route, TopicRoute)]
         if topics and (self._is_news or not self.joined or self._has_strangers(found)):
             await self._announce()
-        await asyncio.gather(*(self._divide(topic, route) for topic, route in found))
+        divided = await asyncio.gather(*(self._divide(topic, route) for topic, route in found))
         if len(found) < len(topics):
             self._try_again(self._missing_ms)
             self._missing_ms = min(MISSING_MAX_MS, self._missing_ms * 2)
+        return all(divided) and None not in routes.values()
 
     def _has_strangers(self, found: list[tuple[str, TopicRoute]]) -> bool:
         """Whether a broker of our topics has not heard of us yet."""
@@ -200,19 +202,22 @@ class Rebalancing:
             self.joined = True
         await self._instance.heartbeat()
 
-    async def _route(self, topic: str) -> TopicRoute | None:
+    async def _route(self, topic: str) -> TopicRoute | RouteNotFoundError | None:
+        """The route of a topic, or that it has none; None when nobody could say."""
         route = self._instance.routes.cache.get(topic)
         if route is not None and not route.is_provisional:
             return route
         try:
             return await self._instance.routes.refresh(topic)
-        except RouteNotFoundError:
+        except RouteNotFoundError as error:
             self._starts.see(topic, ())
+            return error
         except PenstockError as error:
             logger.info("route of topic %s: %s", topic, error)
         return None
 
-    async def _divide(self, topic: str, route: TopicRoute) -> None:
+    async def _divide(self, topic: str, route: TopicRoute) -> bool:
+        """Whether the queues are divided as of now: not while nobody could say that we are a member."""
         members = None
         if not self._options.is_broadcasting:
             members = await self._calls.members(route)
@@ -223,6 +228,7 @@ class Rebalancing:
         self._starts.see(topic, route.subscribe_queues)
         if self._subscriptions.get(topic) is not None:
             self.event(TopicSeen(topic, route.subscribe_queues, members))
+        return self._options.is_broadcasting or self._instance.client_id in (members or ())
 
     def _may_return(self, topic: str, members: Iterable[str]) -> bool:
         """Whether members are missing of which a broker that was just started may not have heard yet. Taking over

@@ -24,7 +24,8 @@ QUEUES = 2
 
 
 def small_options(**changes: Any) -> StoreOptions:
-    """Files so small that a few messages roll all of them; the machine's own disk use plays no part."""
+    """Files so small that a few messages roll all of them; the use and the speed of the machine's own disk play
+    no part."""
     values: dict[str, Any] = {
         "segment_size_bytes": 8192,
         "queue_file_entries": 8,
@@ -32,6 +33,7 @@ def small_options(**changes: Any) -> StoreOptions:
         "index_entries": 25,
         "max_message_size_bytes": 2048,
         "flush_mode": FlushMode.SYNC,
+        "sync_flush_timeout_ms": 120_000,
         "disk_max_used_percent": 100,
         "disk_clean_forcibly_percent": 100,
         "disk_refuse_writes_percent": 100,

@@ -94,6 +94,26 @@ def test_a_consumer_that_is_not_listed_introduces_itself_and_then_lets_go() -> N
     run(body, rebalance_interval_ms=50)
 
 
+@pytest.mark.parametrize("answer", [members("somebody else"), lambda request: request.answer(1, "not now")])
+def test_waiting_for_a_share_outlasts_rounds_that_could_not_divide(answer: Callable[[Command], Command]) -> None:
+    async def scenario() -> None:
+        async with scripted() as broker:
+            asked = 0
+
+            def not_at_first(request: Command) -> Command:
+                nonlocal asked
+                asked += 1
+                return answer(request) if asked <= 2 else members(consumer.client_id)(request)
+
+            broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = not_at_first
+            async with AsyncConsumer(broker.address, group="g", rebalance_interval_ms=100) as consumer:
+                await consumer.subscribe("T")
+                assert len(await consumer.wait_assigned()) == 1
+                assert asked > 2
+
+    asyncio.run(scenario())
+
+
 def test_an_offset_that_cannot_be_had_is_asked_for_again() -> None:
     async def scenario() -> None:
         async with scripted() as broker:
