@@ -24,6 +24,16 @@
     │   ├── MessageTooLargeError
     │   ├── PropertiesTooLargeError
     │   └── TopicNameError
+    ├── MetadataError                  the metadata store cannot do what was asked
+    │   ├── EntryExistsError
+    │   ├── NoEntryError
+    │   ├── VersionConflictError       someone else changed the entry since it was read
+    │   ├── NotEmptyError              an entry with others below it cannot be deleted
+    │   ├── MetadataUnavailableError   out of reach: nothing was changed
+    │   ├── MetadataUnknownError       outcome unknown: the connection broke after sending a change
+    │   ├── MetadataClosedError
+    │   ├── MetadataLockedError        another process owns the file
+    │   └── MetadataFormatError        a file that is none of ours, or damaged
     └── StoreError                     the store cannot do what was asked
         ├── StoreClosedError
         ├── StoreLockedError           another process owns the directory
@@ -209,6 +219,52 @@ class PropertiesTooLargeError(MessageError):
 
 class TopicNameError(MessageError):
     """A topic name with characters or a length that no file name and no route may have."""
+
+
+class MetadataError(PenstockError):
+    """The metadata store could not do what was asked; also a path, a value or a nesting that it does not take."""
+
+    code = 14  # SERVICE_NOT_AVAILABLE
+
+
+class EntryExistsError(MetadataError):
+    """The entry is there already."""
+
+
+class NoEntryError(MetadataError):
+    """There is no such entry."""
+
+
+class VersionConflictError(MetadataError):
+    """The entry has another version than the one that was named: read it again and decide anew."""
+
+
+class NotEmptyError(MetadataError):
+    """The entry has others below it."""
+
+
+class MetadataUnavailableError(MetadataError):
+    """The metadata store cannot be reached; nothing was changed."""
+
+    retriable = True
+
+
+class MetadataUnknownError(MetadataError):
+    """The connection to the metadata store broke after a change was sent: it may have been made, or not."""
+
+    outcome_unknown = True
+
+
+class MetadataClosedError(MetadataError):
+    """The metadata store was stopped, or was never started."""
+
+
+class MetadataLockedError(MetadataError):
+    """Another process owns the metadata file."""
+
+
+class MetadataFormatError(MetadataError):
+    """The metadata file is none of ours, or is damaged."""
 
 
 class StoreError(PenstockError):
