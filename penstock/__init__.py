@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.client.producer import AsyncProducer, Producer
     from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
     from penstock.client.results import SendResult, SendStatus
+    from penstock.client.service_state import ServiceState
     from penstock.errors import (
         BufferFullError,
         CallTimeoutError,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     )
     from penstock.message import Message
     from penstock.protocol.bodies.queues import MessageQueue
-    from penstock.remoting import TlsOptions
+    from penstock.remoting import RpcHook, TlsOptions
 
 __version__ = "0.1.0"
 
@@ -71,11 +72,13 @@ __all__ = [
     "Retry",
     "RoomNearby",
     "RouteNotFoundError",
+    "RpcHook",
     "SendError",
     "SendFailedError",
     "SendResult",
     "SendStatus",
     "SendUnknownError",
+    "ServiceState",
     "TlsOptions",
     "__version__",
 ]
@@ -98,8 +101,10 @@ _HOMES = {
     "ReceivedMessage": "penstock.client.received",
     "Retry": "penstock.client.received",
     "RoomNearby": "penstock.client.allocation",
+    "RpcHook": "penstock.remoting",
     "SendResult": "penstock.client.results",
     "SendStatus": "penstock.client.results",
+    "ServiceState": "penstock.client.service_state",
     "TlsOptions": "penstock.remoting",
 }
 

@@ -21,7 +21,7 @@ from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.errors import ClientClosedError
-from penstock.remoting import TlsOptions
+from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 __all__ = ["Admin", "AsyncAdmin"]
@@ -38,9 +38,10 @@ class Admin:
         *,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
-        self._async = AsyncAdmin(name_servers, runtime=runtime, tls=tls, **settings)
+        self._async = AsyncAdmin(name_servers, runtime=runtime, tls=tls, rpc_hook=rpc_hook, **settings)
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
         self._is_closed = False

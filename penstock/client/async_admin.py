@@ -44,7 +44,7 @@ from penstock.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from penstock.remoting import TlsOptions, check
+from penstock.remoting import RpcHook, TlsOptions, check
 from penstock.runtime import Runtime
 
 READ_WRITE = 6
@@ -85,12 +85,14 @@ class AsyncAdmin:
         *,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
         given: dict[str, Any] = {**settings, "name_servers": name_servers}
         self.client_options: ClientOptions = read_client_settings(given)
         self._runtime = runtime
         self._tls = tls
+        self._rpc_hook = rpc_hook
         self._instance: ClientInstance | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class AsyncAdmin:
         """Connect to a name server."""
         if self._instance is None:
             self._instance = await ClientInstance.acquire(
-                self.client_options, runtime=self._runtime, tls=self._tls
+                self.client_options, runtime=self._runtime, tls=self._tls, rpc_hook=self._rpc_hook
             )
         return self
 

@@ -28,11 +28,12 @@ from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
+from penstock.client.service_state import ServiceState
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
 from penstock.errors import ClientClosedError, ClientError
 from penstock.protocol.bodies import MessageQueue
-from penstock.remoting import TlsOptions
+from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 LISTEN, ITERATE, POLL = "a listener", "iterating", "poll"
@@ -87,6 +88,7 @@ class AsyncConsumer:
         on_queues: OnQueues | None = None,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         given: dict[str, Any] = {**settings, "name_servers": name_servers, "group": group}
@@ -95,6 +97,7 @@ class AsyncConsumer:
         self._on_queues = on_queues
         self._runtime = runtime
         self._tls = tls
+        self._rpc_hook = rpc_hook
         self._style = LISTEN if listener is not None else ""
         self._in_threads = listener is not None and not is_async(listener)
         self._instance: ClientInstance | None = None
@@ -105,6 +108,7 @@ class AsyncConsumer:
         self._wishes: list[tuple[str, str, str]] = []
         self._starting = asyncio.Lock()
         self._is_closed = False
+        self._state = ServiceState.CREATE_JUST
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -123,8 +127,13 @@ class AsyncConsumer:
             return self.core
 
     async def _begin(self, handout: Handout | None) -> None:
+        self._state = ServiceState.START_FAILED  # until everything is up
         instance = await ClientInstance.acquire(
-            self.client_options, runtime=self._runtime, tls=self._tls, consumer_group=self.options.group
+            self.client_options,
+            runtime=self._runtime,
+            tls=self._tls,
+            rpc_hook=self._rpc_hook,
+            consumer_group=self.options.group,
         )
         try:
             takers = self.options.threads if self._listener is not None else 1
@@ -150,6 +159,7 @@ class AsyncConsumer:
         except BaseException:
             await self.close()
             raise
+        self._state = ServiceState.RUNNING
 
     def _make_workers(self, core: ConsumerCore, reports: Reports) -> ThreadWorkers | TaskWorkers | None:
         if self._listener is None:
@@ -172,6 +182,7 @@ class AsyncConsumer:
         """Finish what is in hand, store offsets, leave the group. `done`: the message that a loop of this task
         was left at is done."""
         self._is_closed = True
+        self._state = ServiceState.SHUTDOWN_ALREADY
         instance, core, workers = self._instance, self._core, self._workers
         if instance is None or core is None:
             return
@@ -197,6 +208,11 @@ class AsyncConsumer:
     @property
     def group(self) -> str:
         return self.options.group
+
+    @property
+    def state(self) -> ServiceState:
+        """Where it is in its life."""
+        return self._state
 
     @property
     def client_id(self) -> str:

@@ -24,6 +24,7 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, Producer
 from penstock.client.outgoing import MessageParts, Outgoing
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
+from penstock.client.service_state import ServiceState
 from penstock.errors import (
     BufferFullError,
     ClientClosedError,
@@ -33,7 +34,7 @@ from penstock.errors import (
     SendUnknownError,
 )
 from penstock.message import Message
-from penstock.remoting import TlsOptions
+from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 Body = bytes | bytearray | memoryview
@@ -78,16 +79,19 @@ class AsyncProducer:
         *,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         given = {**settings, "name_servers": name_servers, "group": group}
         self.client_options, self.options = read_settings(given, ClientOptions, ProducerOptions)
         self._runtime = runtime
         self._tls = tls
+        self._rpc_hook = rpc_hook
         self._instance: ClientInstance | None = None
         self._delivery: Delivery | None = None
         self._starting: asyncio.Lock | None = None
         self._is_closed = False
+        self._state = ServiceState.CREATE_JUST
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -104,8 +108,9 @@ class AsyncProducer:
             if self._is_closed:
                 raise closed_error()
             if self._delivery is None:
+                self._state = ServiceState.START_FAILED  # until everything is up
                 instance = await ClientInstance.acquire(
-                    self.client_options, runtime=self._runtime, tls=self._tls
+                    self.client_options, runtime=self._runtime, tls=self._tls, rpc_hook=self._rpc_hook
                 )
                 try:
                     self._delivery = Delivery(instance, self.options, call_soon)
@@ -114,6 +119,7 @@ class AsyncProducer:
                     raise
                 self._instance = instance
                 instance.add_producer(self.options.group)
+                self._state = ServiceState.RUNNING
             return self._delivery
 
     async def close(self, timeout_s: float = 10.0) -> None:
@@ -121,6 +127,7 @@ class AsyncProducer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._state = ServiceState.SHUTDOWN_ALREADY
         delivery, instance = self._delivery, self._instance
         if delivery is None or instance is None:
             return
@@ -145,6 +152,11 @@ class AsyncProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def state(self) -> ServiceState:
+        """Where it is in its life."""
+        return self._state
 
     @property
     def client_id(self) -> str:

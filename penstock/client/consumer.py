@@ -35,11 +35,12 @@ from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
+from penstock.client.service_state import ServiceState
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, ThreadWorkers, is_async
 from penstock.errors import ClientClosedError, OptionError
 from penstock.protocol.bodies import MessageQueue
-from penstock.remoting import TlsOptions
+from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Clock, Runtime
 
 __all__ = ["AsyncConsumer", "Consumer"]
@@ -59,6 +60,7 @@ class Consumer:
         on_queues: OnQueues | None = None,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         if listener is not None and is_async(listener):
@@ -66,7 +68,14 @@ class Consumer:
                 "the listener is a coroutine function", "use AsyncConsumer, or an ordinary function"
             )
         self._async = AsyncConsumer(
-            name_servers, group, listener=listener, on_queues=on_queues, runtime=runtime, tls=tls, **settings
+            name_servers,
+            group,
+            listener=listener,
+            on_queues=on_queues,
+            runtime=runtime,
+            tls=tls,
+            rpc_hook=rpc_hook,
+            **settings,
         )
         takers = self.options.threads if listener is not None else 1
         self._handout = ThreadHandout(orderly=self.options.orderly, takers=takers)
@@ -86,6 +95,11 @@ class Consumer:
     @property
     def group(self) -> str:
         return self.options.group
+
+    @property
+    def state(self) -> ServiceState:
+        """Where it is in its life."""
+        return ServiceState.SHUTDOWN_ALREADY if self._is_closed else self._async.state
 
     @property
     def client_id(self) -> str:

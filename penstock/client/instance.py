@@ -30,7 +30,14 @@ from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, Prod
 from penstock.protocol.bodies.route import MASTER_ID
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting import Connection, ProcessorTable, RemotingClient, RemotingOptions, TlsOptions
+from penstock.remoting import (
+    Connection,
+    ProcessorTable,
+    RemotingClient,
+    RemotingOptions,
+    RpcHook,
+    TlsOptions,
+)
 from penstock.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -77,6 +84,7 @@ class ClientInstance:
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
         remoting_options: RemotingOptions | None = None,
+        rpc_hook: RpcHook | None = None,
     ) -> None:
         self.options = options
         self.runtime = runtime or Runtime.system()
@@ -87,6 +95,7 @@ class ClientInstance:
             options=remoting_options,
             tls=tls,
             on_close=self._connection_lost,
+            hook=rpc_hook,
         )
         self.name_servers = NameServers(
             options.name_servers, self.remoting, runtime=self.runtime, timeout_ms=options.call_timeout_ms
@@ -125,6 +134,7 @@ class ClientInstance:
         *,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         consumer_group: str = "",
     ) -> ClientInstance:
         """The started instance of this loop for these options; give it back with `release`.
@@ -133,7 +143,12 @@ class ClientInstance:
         consumer of a group gets an instance of its own.
         """
         shared = cls._shared.setdefault(asyncio.get_running_loop(), {})
-        key = (options, id(runtime) if runtime is not None else 0, tls)
+        key = (
+            options,
+            id(runtime) if runtime is not None else 0,
+            tls,
+            None if rpc_hook is None else id(rpc_hook),
+        )
         instances = shared.setdefault(key, [])
         free = [one for one in instances if not consumer_group or consumer_group not in one._reserved]
         if free:
@@ -144,7 +159,7 @@ class ClientInstance:
                     f"group {consumer_group!r} already has a consumer in this client",
                     "give this one another instance_name, or let each client choose its own",
                 )
-            instance = cls(options, runtime=runtime, tls=tls)
+            instance = cls(options, runtime=runtime, tls=tls, rpc_hook=rpc_hook)
             instances.append(instance)
             instance._siblings = instances
             instance._starting = asyncio.ensure_future(instance.start())

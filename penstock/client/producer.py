@@ -34,8 +34,9 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions
 from penstock.client.outgoing import MessageParts, Outgoing
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
+from penstock.client.service_state import ServiceState
 from penstock.message import Message
-from penstock.remoting import TlsOptions
+from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 __all__ = ["AsyncProducer", "Producer"]
@@ -53,9 +54,12 @@ class Producer:
         *,
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
+        rpc_hook: RpcHook | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._async = AsyncProducer(name_servers, group, runtime=runtime, tls=tls, **settings)
+        self._async = AsyncProducer(
+            name_servers, group, runtime=runtime, tls=tls, rpc_hook=rpc_hook, **settings
+        )
         self._thread: LoopThread | None = None
         self._delivery: Delivery | None = None
         self._lock = threading.Lock()
@@ -65,6 +69,11 @@ class Producer:
     @property
     def options(self) -> ProducerOptions:
         return self._async.options
+
+    @property
+    def state(self) -> ServiceState:
+        """Where it is in its life."""
+        return ServiceState.SHUTDOWN_ALREADY if self._is_closed else self._async.state
 
     @property
     def client_id(self) -> str:

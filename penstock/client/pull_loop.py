@@ -40,7 +40,7 @@ from penstock.errors import (
 )
 from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command, encode_frame
+from penstock.protocol.command import Command
 from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
 from penstock.remoting import Connection
 
@@ -119,11 +119,10 @@ class PullLoop:
 
     def _request(self, connection: Connection, offset: int) -> None:
         self._serial += 1
-        opaque = connection.next_opaque()
-        command = Command(int(RequestCode.PULL_MESSAGE), self._header(offset), opaque=opaque)
+        command = Command(int(RequestCode.PULL_MESSAGE), self._header(offset))
         self._asked_ms = self._clock.monotonic_ms()
         respond = partial(self._respond, self._serial)
-        connection.request(encode_frame(command), opaque, respond, self._context.options.pull_timeout_ms)
+        connection.request(command, respond, self._context.options.pull_timeout_ms)
 
     def _respond(self, serial: int, outcome: Command | RemotingError) -> None:
         ended = self._ended

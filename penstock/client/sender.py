@@ -26,7 +26,7 @@ from penstock.client.send_attempts import NextQueue, SendAttempts, Verdict
 from penstock.errors import ClientClosedError, ConnectError, PenstockError, RemotingError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.command import Command, encode_frame
+from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.remoting import Connection
 
@@ -116,12 +116,11 @@ class Sender:
         queue: MessageQueue,
         respond: Callable[[int, Command | RemotingError], None],
     ) -> None:
-        opaque = connection.next_opaque()
-        frame = encode_frame(self._command(parcel, queue, opaque))
+        command = self._command(parcel, queue)
         started = self._clock.monotonic_ms() if self._faults is not None else 0
-        connection.request(frame, opaque, partial(respond, started), self._options.send_timeout_ms)
+        connection.request(command, partial(respond, started), self._options.send_timeout_ms)
 
-    def _command(self, parcel: Parcel, queue: MessageQueue, opaque: int = 0) -> Command:
+    def _command(self, parcel: Parcel, queue: MessageQueue) -> Command:
         """V2's letters, written out: this is the request that is sent most."""
         first, options = parcel.items[0], self._options
         is_batch = parcel.is_batch
@@ -143,7 +142,7 @@ class Sender:
         if first.durability:
             fields[DURABILITY_FIELD] = first.durability
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
-        return Command(int(code), fields, parcel.encode(), opaque)
+        return Command(int(code), fields, parcel.encode())
 
     def _answered(
         self, parcel: Parcel, attempts: SendAttempts, started_ms: int, outcome: Command | RemotingError

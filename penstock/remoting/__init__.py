@@ -2,6 +2,7 @@
 
 from penstock.remoting.client import RemotingClient
 from penstock.remoting.connection import Connection, FastPath
+from penstock.remoting.hooks import RpcHook
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import Handler, ProcessorTable, check
 from penstock.remoting.server import RemotingServer
@@ -15,6 +16,7 @@ __all__ = [
     "RemotingClient",
     "RemotingOptions",
     "RemotingServer",
+    "RpcHook",
     "TlsMode",
     "TlsOptions",
     "check",

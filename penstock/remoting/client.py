@@ -9,6 +9,7 @@ from penstock.errors import ConnectError
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
 from penstock.remoting.endpoint import Endpoint, OnConnection
+from penstock.remoting.hooks import RpcHook
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable
 from penstock.remoting.tls import TlsOptions
@@ -27,12 +28,13 @@ class RemotingClient:
         options: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
         on_close: OnConnection | None = None,
+        hook: RpcHook | None = None,
     ) -> None:
         self._runtime = runtime
         self._options = options or RemotingOptions()
         self._on_close = on_close
         self._endpoint = Endpoint(
-            table or ProcessorTable(), runtime, self._options, None, self._lost, accepts=False
+            table or ProcessorTable(), runtime, self._options, None, self._lost, accepts=False, hook=hook
         )
         self._tls: ssl.SSLContext | None = tls.client_context() if tls is not None else None
         self._connections: dict[str, Connection] = {}

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.errors import (
@@ -37,6 +37,7 @@ from penstock.protocol.command import (
     encode_head,
     frame_size,
 )
+from penstock.remoting.hooks import OnResponse, observed, prepare
 
 if TYPE_CHECKING:
     from penstock.remoting.endpoint import Endpoint
@@ -54,7 +55,6 @@ SLICE_MS = 20
 ANSWERS_BYTES = 1024 * 1024
 # Pieces of a frame that are smaller than this are joined at once: kept apart, each would cost far more than it holds.
 SMALL_PIECE = 4 * 1024
-OnResponse = Callable[["Command | RemotingError"], None]
 
 
 class FastPath(Protocol):
@@ -367,6 +367,9 @@ class Connection(asyncio.Protocol):
         """A one-way request: nobody will answer."""
         command.flag |= ONEWAY_FLAG
         command.opaque = self.next_opaque()
+        hook = self._endpoint.hook
+        if hook is not None:
+            prepare(hook, str(self.peer), command)
         if self.is_open:
             self._put(command)
 
@@ -378,15 +381,24 @@ class Connection(asyncio.Protocol):
             number = 1
         return number
 
-    def request(self, frame: bytes, opaque: int, respond: OnResponse, timeout_ms: int) -> None:
-        """Send an encoded request; `respond` is called once, with the response or why there is none."""
+    def request(self, command: Command, respond: OnResponse, timeout_ms: int) -> None:
+        """Send a request; `respond` is called once, with the response or why there is none."""
+        opaque = command.opaque = self.next_opaque()
+        hook = self._endpoint.hook
+        if hook is not None:
+            try:
+                prepare(hook, str(self.peer), command)
+            except RemotingError as error:
+                respond(error)
+                return
+            respond = observed(hook, str(self.peer), command, respond)
         if not self.is_open:
             respond(ConnectError(f"the connection to {self.peer} is closed", "nothing was sent"))
             return
         now_ms = self._endpoint.now_ms
         self._pending[opaque] = (respond, now_ms + timeout_ms, now_ms)
         self._endpoint.watch_deadlines()
-        self.write(frame)
+        self.write(encode_frame(command))
 
     async def call(self, command: Command, timeout_ms: int = 3_000) -> Command:
         """Send a request and wait for its response, whatever code that has."""
@@ -400,8 +412,7 @@ class Connection(asyncio.Protocol):
             else:
                 waiting.set_exception(outcome)
 
-        command.opaque = self.next_opaque()
-        self.request(encode_frame(command), command.opaque, respond, timeout_ms)
+        self.request(command, respond, timeout_ms)
         try:
             return await waiting
         finally:

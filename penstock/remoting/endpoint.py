@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock.remoting.connection import Connection, FastPath
+from penstock.remoting.hooks import RpcHook
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable
 from penstock.runtime import Runtime
@@ -37,8 +38,10 @@ class Endpoint:
         fast_path: FastPath | None = None,
         *,
         accepts: bool,
+        hook: RpcHook | None = None,
     ) -> None:
         self.accepts = accepts
+        self.hook = hook
         self.table = table
         self.runtime = runtime
         self.options = options

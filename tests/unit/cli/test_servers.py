@@ -1,5 +1,6 @@
 """`penstock up`, `nameserver` and `broker` as processes: ready, reachable, configured, stopped, refused."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -8,18 +9,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from penstock.broker.registration import Registration
+from penstock.cli.config import Configuration
 from penstock.cli.main import root
+from penstock.cli.node import Node, NodeOptions
 from penstock.client.admin import Admin
 from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
+from penstock.nameserver import NameServer
+from penstock.remoting import RemotingServer
+from penstock.store import MessageStore
 
 ROOT = Path(__file__).resolve().parents[3]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}
@@ -133,6 +141,7 @@ def test_the_ready_line_names_the_addresses(tmp_path: Path, number: int) -> None
         assert server.stop(number) == (0, "")
 
 
+@pytest.mark.seed("S2-29", "S3-70", "S3-84")
 @pytest.mark.seed("S2-4")
 @pytest.mark.seed("S1-2")
 def test_roles_in_processes_of_their_own(tmp_path: Path) -> None:
@@ -229,6 +238,108 @@ def test_a_killed_node_recovers(tmp_path: Path) -> None:
         with Admin(server.ready["nameserver"]) as admin:
             assert [admin.get_message(msg_id, "T").msg_id for msg_id in sent] == sent
         assert server.stop()[0] == 0
+
+
+# -- options first, servers last --------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("S3-84", "S3-85")
+def test_a_broker_is_made_of_four_configurations(tmp_path: Path) -> None:
+    """Broker, message store, and the network as a server and as a client, out of one file of RocketMQ's."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "brokerName=from-conf\nlistenPort=0\nfileReservedTime=48\nserverChannelMaxIdleTimeSeconds=77\n"
+    )
+    configuration = Configuration(["broker", "remoting", "tls", "store"])
+    configuration.add_file(conf, role="broker")
+    configuration.add_pairs(["remoting.connect_timeout_ms=1234"])
+    options = NodeOptions.of(configuration, ("broker",))
+    assert options.nameserver is None
+    assert options.broker is not None
+    assert (options.broker.broker_name, options.store.file_reserved_hours) == ("from-conf", 48)
+    assert (options.remoting.idle_timeout_ms, options.remoting.connect_timeout_ms) == (77_000, 1234)
+    data = replace(options, process=replace(options.process, data=str(tmp_path / "d")))
+
+    async def run() -> None:
+        node = Node(data)
+        await node.start()
+        try:
+            broker = node.broker
+            assert broker is not None
+            assert broker.options.broker_name == "from-conf"
+            assert broker.store.options.file_reserved_hours == 48
+            assert broker._server._endpoint.options.idle_timeout_ms == 77_000
+            assert broker.registration._client._options.connect_timeout_ms == 1234
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.seed("S2-30", "S3-86")
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "broker.port=x",
+        "store.flush_mode=later",
+        "remoting.frame_bytes_max=x",
+        "tls.mode=x",
+        "tls.mode=enforcing",
+    ],
+)
+def test_nothing_starts_before_every_option_is_known(tmp_path: Path, pair: str) -> None:
+    data = tmp_path / "d"
+    with socket.create_server(("127.0.0.1", 0)) as name_server:
+        name_server.settimeout(0.2)
+        host, port = name_server.getsockname()
+        arguments = ("--data", data, "--port", 0, "--nameserver", f"{host}:{port}", "--set", pair)
+        in_process("broker", *arguments)
+        with pytest.raises(TimeoutError):
+            name_server.accept()
+    assert not data.exists()
+
+
+@pytest.mark.seed("S3-86")
+def test_a_node_starts_name_server_broker_and_registration_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for kind, method in ((NameServer, "start"), (MessageStore, "open"), (RemotingServer, "start")):
+        _note(monkeypatch, order, kind, method)
+    monkeypatch.setattr(Registration, "start", _noting(order, "Registration.start", Registration.start))
+    configuration = Configuration(["nameserver", "broker", "remoting", "tls", "store"])
+    configuration.add_pairs([f"data={tmp_path / 'd'}", "nameserver.port=0", f"broker.port={free_port()}"])
+
+    async def run() -> None:
+        node = Node(NodeOptions.of(configuration, ("nameserver", "broker")))
+        await node.start()
+        await node.stop()
+
+    asyncio.run(run())
+    assert order == [
+        "NameServer.start",
+        "RemotingServer.start",
+        "MessageStore.open",
+        "RemotingServer.start",
+        "Registration.start",
+    ]
+
+
+def _note(monkeypatch: pytest.MonkeyPatch, order: list[str], kind: type, method: str) -> None:
+    found = kind.__dict__[method]
+    name = f"{kind.__name__}.{method}"
+    if isinstance(found, classmethod):
+        monkeypatch.setattr(kind, method, classmethod(_noting(order, name, found.__func__)))
+    else:
+        monkeypatch.setattr(kind, method, _noting(order, name, found))
+
+
+def _noting(order: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(*arguments: Any, **named: Any) -> Any:
+        order.append(name)
+        return function(*arguments, **named)
+
+    return noting
 
 
 # -- what is refused before anything starts ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.remoting import ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.nameserver.brokers import route_table
+from tests.unit.nameserver.brokers import route_table, topics, version
 from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, until
 
 
@@ -38,6 +38,52 @@ def test_a_broker_registers_and_a_client_finds_it() -> None:
         assert server.meters.snapshot()["no_route"] == 1
 
     over_sockets(test)
+
+
+@pytest.mark.seed("S2-6")
+def test_no_reader_sees_half_a_registration() -> None:
+    """Instead of a lock around the tables there is one loop: whoever asks sees them before a change or after it."""
+    forms = [topics("T", queues=4, perm=6), topics("T", queues=8, perm=4)]
+    fields = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c", "brokerId": 0}
+
+    async def test(server: NameServer, broker: Peer) -> None:
+        await broker.register(tables=forms[0])
+        is_done, reads = False, 0
+
+        async def write() -> None:
+            nonlocal is_done
+            for number in range(60):
+                tables, moved = forms[number % 2], version(counter=number + 2)
+                assert (await broker.register(tables=tables, data_version=moved)).code == 0
+                if number % 3 == 0:
+                    assert (await broker.ask(RequestCode.UNREGISTER_BROKER, **fields)).code == 0
+                before = reads
+                await until(lambda before=before: reads > before)
+            is_done = True
+
+        async def read() -> set[object]:
+            nonlocal reads
+            seen: set[object] = set()
+            async with peer(server) as client:
+                while not is_done:
+                    reads += 1
+                    for answer in await asyncio.gather(*(client.route() for _ in range(5))):
+                        seen.add(answer.code if answer.code else what_it_says(answer.body))
+            return seen
+
+        _, *found = await asyncio.gather(write(), read(), read(), read())
+        both = {((0,), 4, 4, 6), ((0,), 8, 8, 4)}
+        assert set().union(*found) == {17, *both}, "there with all of it, or not there at all"
+
+    over_sockets(test)
+
+
+def what_it_says(body: bytes) -> tuple[tuple[int, ...], int, int, int]:
+    """Ids of the one broker, and the queues and the permission of the topic there."""
+    route = TopicRouteData.decode(body)
+    (data,), (queues,) = route.broker_datas, route.queue_datas
+    assert data.broker_name == queues.broker_name
+    return tuple(data.broker_addrs), queues.read_queue_nums, queues.write_queue_nums, queues.perm
 
 
 # -- liveness ------------------------------------------------------------------------------------------------
