@@ -143,6 +143,16 @@ def test_no_arrow_leads_to_cli_or_testing() -> None:
             assert not {"cli", "testing"} & set(re.split(r"[,\s]+", targets)), line
 
 
+@pytest.mark.seed("S3-83")
+def test_what_the_broker_stands_on() -> None:
+    """Store, remoting and what all have in common; not the client: to register, the remoting client will do."""
+    arrows = import_contracts()["importlinter:contract:arrows"]["arrows"]
+    (targets,) = re.findall(r"(?m)^broker\s*->(.*)$", arrows)
+    found = set(re.split(r"[,\s]+", targets.strip()))
+    assert {"store", "remoting", "protocol", "message"} <= found
+    assert not {"client", "nameserver"} & found
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_outside_world_only_through_runtime(path: Path) -> None:
     if room_of(path) in ROOMS_AT_THE_EDGE:

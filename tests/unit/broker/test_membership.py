@@ -59,6 +59,7 @@ class World:
 @pytest.mark.seed("S3-38")
 @pytest.mark.seed("S3-39")
 @pytest.mark.seed("S4-41")
+@pytest.mark.seed("S3-81")
 def test_the_broker_knows_every_group_its_consumers_and_topics() -> None:
     world = World()
     a, b = FakeConnection("a"), FakeConnection("b")
@@ -231,6 +232,7 @@ def test_a_client_may_be_in_several_groups_but_not_without_end() -> None:
 # -- producers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("S3-81")
 def test_producers_by_group_and_by_client_id() -> None:
     world = World()
     a, b = FakeConnection("a"), FakeConnection("b")

@@ -211,8 +211,7 @@ def test_a_name_server_that_is_not_there(tmp_path: Path) -> None:
     run(life())
 
 
-@pytest.mark.seed("S3-26")
-@pytest.mark.seed("S3-29")
+@pytest.mark.seed("S3-4", "S3-26", "S3-29")
 def test_everything_is_registered_again_at_the_interval(tmp_path: Path) -> None:
     assert BrokerOptions().register_interval_ms == 30_000
 

@@ -40,7 +40,7 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.seed("S3-35")
+@pytest.mark.seed("S3-20", "S3-35")
 def test_every_twenty_seconds_unless_told_otherwise() -> None:
     assert ConsumerOptions().rebalance_interval_ms == 20_000
 
@@ -55,6 +55,7 @@ def test_every_twenty_seconds_unless_told_otherwise() -> None:
     run(body, rebalance_interval_ms=50)
 
 
+@pytest.mark.seed("S3-20")
 def test_at_once_on_notice() -> None:
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
         broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members(FIRST, consumer.client_id)
@@ -95,7 +96,9 @@ def test_a_consumer_that_is_not_listed_introduces_itself_and_then_lets_go() -> N
 
 
 @pytest.mark.parametrize("answer", [members("somebody else"), lambda request: request.answer(1, "not now")])
-def test_waiting_for_a_share_outlasts_rounds_that_could_not_divide(answer: Callable[[Command], Command]) -> None:
+def test_waiting_for_a_share_outlasts_rounds_that_could_not_divide(
+    answer: Callable[[Command], Command],
+) -> None:
     async def scenario() -> None:
         async with scripted() as broker:
             asked = 0

@@ -25,6 +25,7 @@ def route(*queues, brokers=(A, B, SLAVES), topic="T", **more):
     return TopicRoute(topic, {b.broker_name: b for b in brokers}, queues, **more)
 
 
+@pytest.mark.seed("S3-8")
 def test_a_producer_uses_writable_queues_of_brokers_with_a_master():
     found = route(QueueData("b-a", 2, 3, 6), QueueData("b-b", 2, 2, 4), QueueData("b-s", 2, 2, 6))
     assert [(q.broker_name, q.queue_id) for q in found.publish_queues] == [("b-a", 0), ("b-a", 1), ("b-a", 2)]
