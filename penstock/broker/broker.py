@@ -29,12 +29,14 @@ from penstock.broker.locks import QueueLocks
 from penstock.broker.message_ids import OffsetIds, UniqueIds
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.broker_admin import BrokerAdminProcessor
 from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
 from penstock.broker.processors.groups import GroupsProcessor
 from penstock.broker.processors.heartbeat import HeartbeatProcessor
 from penstock.broker.processors.offset_admin import OffsetAdminProcessor
 from penstock.broker.processors.offsets import OffsetsProcessor
+from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.pull import PullProcessor
 from penstock.broker.processors.query import QueryProcessor
 from penstock.broker.processors.queue_locks import QueueLocksProcessor
@@ -147,6 +149,7 @@ class Broker:
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
         self.locks = QueueLocks(options, clock)
+        self.leases = PartitionLeases(options, clock)
         self.statistics = Statistics(clock, options.cluster_name)
         self.flow = FlowControl(options, store_options, clock)
         self.calls = ClientCalls(options)
@@ -268,6 +271,7 @@ class Broker:
         for queue in store.queues:
             counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
         self.topics.adopt(counts)
+        self.leases.begin(self.topics.all())
 
     async def _finish_publications(self, store: MessageStore) -> Publications:
         """Before any request has a processor: nobody may see the half of a batch that a crash has left."""
@@ -292,6 +296,7 @@ class Broker:
             self.groups,
             self.consumers,
             self.offsets,
+            self.leases,
             self.flow,
             self.statistics,
             clock,
@@ -367,9 +372,10 @@ class Broker:
         return [
             HeartbeatProcessor(options, topics, groups, consumers, self.producers),
             QueueLocksProcessor(options, topics, groups, self.locks),
-            OffsetsProcessor(options, topics, groups, offsets, store),
+            PartitionLeasesProcessor(options, topics, groups, self.leases),
+            OffsetsProcessor(options, topics, groups, offsets, self.leases, store),
             TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
-            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks),
+            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
             ConsumeStatsProcessor(
                 options,
                 topics,
@@ -426,6 +432,7 @@ class Broker:
             if not self.consumers.is_member(connection) and not self.producers.is_member(connection):
                 connection.close("its clients sent no heartbeat")
         self.locks.scan()
+        self.leases.scan()
 
     # -- stop ------------------------------------------------------------------------------------------------
 

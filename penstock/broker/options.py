@@ -27,6 +27,7 @@ _AT_LEAST_ONE = (
     "channel_expiry_ms",
     "channel_scan_interval_ms",
     "queue_lock_expiry_ms",
+    "partition_lease_ms",
     "offsets_max",
     "offset_save_interval_ms",
     "delay_save_interval_ms",
@@ -144,6 +145,11 @@ class BrokerOptions:
     queue_lock_expiry_ms: int = 60_000
     # Queues that may be locked at once by all groups.
     queue_locks_max: int = 200_000
+    # For consumers that a coordinator balances: how long a queue stays a consumer's without its saying so again. As
+    # long a queue of a consumer that died waits for the next. TubeMQ allows 30 s.
+    partition_lease_ms: int = 10_000
+    # Queues that may be leased at once by all groups.
+    partition_leases_max: int = 200_000
 
     # -- offsets
 

@@ -15,6 +15,7 @@ from penstock.broker.groups import SYSTEM_GROUPS, Groups, validate_group
 from penstock.broker.locks import QueueLocks
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.reading import answer_table, check_extra, read_body, saved
 from penstock.broker.producers import Producers
 from penstock.errors import RequestError
@@ -54,6 +55,7 @@ class GroupsProcessor:
         producers: Producers,
         offsets: ConsumerOffsets,
         locks: QueueLocks,
+        leases: PartitionLeases,
     ) -> None:
         self._options = options
         self._groups = groups
@@ -61,6 +63,7 @@ class GroupsProcessor:
         self._producers = producers
         self._offsets = offsets
         self._locks = locks
+        self._leases = leases
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -121,6 +124,7 @@ class GroupsProcessor:
             )
         self._groups.delete(header.group_name)
         self._locks.remove_group(header.group_name)
+        self._leases.remove_group(header.group_name)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
         return saved(self._groups, command)

@@ -11,11 +11,13 @@ from collections.abc import Awaitable
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.reading import answer_table
 from penstock.broker.store_times import earliest_at, is_in_memory, memory_window
 from penstock.broker.topics import Topics
 from penstock.errors import RequestError
 from penstock.metadata.topic_table import TopicConfig
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.bodies.tables import encode_consumer_offsets
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -43,11 +45,13 @@ class OffsetsProcessor:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
+        leases: PartitionLeases,
         store: MessageStore,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._leases = leases
         self._store = store
         self._memory_window = memory_window(options.memory_percent)
 
@@ -95,6 +99,7 @@ class OffsetsProcessor:
             )
         if not self._is_queue(config, queue_id) and queue_id not in self._offsets.queues(group, topic):
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
+        self._leases.check(group, topic, queue_id, command.fields.get(HOLDER_FIELD))
         if not self._offsets.commit(group, topic, queue_id, header.commit_offset):
             return command.answer(remark="the offset was reset; pull first")
         return command.answer()

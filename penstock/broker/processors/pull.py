@@ -23,12 +23,14 @@ from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.long_polling import HeldPull, LongPolling
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.statistics import Statistics
 from penstock.broker.store_times import memory_window
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError, RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import MessageModel, SubscriptionData
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
@@ -88,6 +90,7 @@ class PullProcessor:
         groups: Groups,
         consumers: Consumers,
         offsets: ConsumerOffsets,
+        leases: PartitionLeases,
         flow: FlowControl,
         statistics: Statistics,
         clock: Clock,
@@ -97,6 +100,7 @@ class PullProcessor:
         self._groups = groups
         self._consumers = consumers
         self._offsets = offsets
+        self._leases = leases
         self._flow = flow
         self._statistics = statistics
         self._clock = clock
@@ -144,6 +148,7 @@ class PullProcessor:
         if not group.consume_enable:
             raise ForbiddenError(GROUP_FORBIDDEN, f"group {group.name} may not consume")
         config = self._readable_topic(header)
+        self._leases.check(group.name, config.name, header.queue_id, command.fields.get(HOLDER_FIELD))
         subscription = self._subscription(header, group)
         if not subscription.is_tag_type:
             raise RequestError(

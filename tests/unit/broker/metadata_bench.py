@@ -18,11 +18,13 @@ from penstock.broker.groups import Groups
 from penstock.broker.locks import QueueLocks
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
 from penstock.broker.processors.groups import GroupsProcessor
 from penstock.broker.processors.heartbeat import HeartbeatProcessor
 from penstock.broker.processors.offset_admin import OffsetAdminProcessor
 from penstock.broker.processors.offsets import OffsetsProcessor
+from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.queue_locks import QueueLocksProcessor
 from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
@@ -93,6 +95,7 @@ class MetadataBroker:
         self.consumers = Consumers(self.options, runtime.clock)
         self.producers = Producers(self.options, runtime.clock)
         self.locks = QueueLocks(self.options, runtime.clock)
+        self.leases = PartitionLeases(self.options, runtime.clock)
         self.table = ProcessorTable()
         for processor in self._processors():
             processor.register(self.table)
@@ -105,9 +108,12 @@ class MetadataBroker:
         return [
             HeartbeatProcessor(self.options, topics, groups, consumers, self.producers),
             QueueLocksProcessor(self.options, topics, groups, self.locks),
-            OffsetsProcessor(self.options, topics, groups, offsets, self.store),
+            PartitionLeasesProcessor(self.options, topics, groups, self.leases),
+            OffsetsProcessor(self.options, topics, groups, offsets, self.leases, self.store),
             TopicsProcessor(self.options, topics, consumers, offsets, self.store, rates, self._address),
-            GroupsProcessor(self.options, groups, consumers, self.producers, offsets, self.locks),
+            GroupsProcessor(
+                self.options, groups, consumers, self.producers, offsets, self.locks, self.leases
+            ),
             ConsumeStatsProcessor(
                 self.options, topics, groups, consumers, offsets, self.store, rates, clock, self._address
             ),
