@@ -1,8 +1,9 @@
 """The metadata port (`port`), its backends (`embedded`: SQLite, `zookeeper`: kazoo) and elections on top of it.
 
-Rule: nothing outside this folder knows which backend it talks to.
+Rule: nothing outside this folder knows which backend it talks to; `metadata_store` picks it by its address.
 """
 
+from penstock.coordinator.metadata.addresses import metadata_store
 from penstock.coordinator.metadata.election import Election
 from penstock.coordinator.metadata.port import (
     Check,
@@ -27,4 +28,5 @@ __all__ = [
     "SessionState",
     "Set",
     "Watch",
+    "metadata_store",
 ]
