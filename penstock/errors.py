@@ -38,6 +38,8 @@
         ├── StoreClosedError
         ├── StoreLockedError           another process owns the directory
         ├── StoreFormatError           a directory that is not a store, or one of other file sizes
+        ├── StoreRoleError             a master's work asked of a replica, or the other way round
+        ├── LogPositionError           bytes that do not continue the log, or a cut inside a record
         ├── DiskFullError              writes are refused until space returns
         ├── StoreFailedError           a write order was broken; only a restart may clear it
         │   └── FlushFailedError       fsync failed: what was not yet flushed counts as not written
@@ -285,6 +287,16 @@ class StoreLockedError(StoreError):
 
 class StoreFormatError(StoreError):
     """The directory is not a store, or one whose files have other sizes than the options say."""
+
+
+class StoreRoleError(StoreError):
+    """The store is a replica and takes no messages, or is none and takes no master's bytes."""
+
+    route_stale = True
+
+
+class LogPositionError(StoreError):
+    """A position that does not fit the log: bytes that do not continue it, or a cut where no record begins."""
 
 
 class DiskFullError(StoreError):

@@ -1,8 +1,11 @@
 """The checkpoint: up to which store time log, queues and index are known to be on disk.
 
       0 physicMsgTimestamp    8 logicsMsgTimestamp    16 indexMsgTimestamp
-     24 masterFlushedOffset  32 confirmPhyOffset      40 ours: magic i32, CRC-32 of bytes 0..43 as u32
+     24 masterFlushedOffset  32 confirmPhyOffset
+     40 ours: magic i32      44 flushed offset i64    52 CRC-32 of bytes 0..51 as u32
     (4096 bytes, big-endian, the rest zero)
+
+An older seal has no flushed offset, and its checksum at 44; then confirmPhyOffset is both.
 
 Rule: a value is written only after what it promises was synced, so an old checkpoint is always safe and only
 costs time. The checksum is ours: a Java broker leaves it as it is, which shows as a mismatch; then, as after
@@ -20,8 +23,10 @@ from penstock.runtime import Disk
 
 SIZE = 4096
 _VALUES = struct.Struct(">5q")
-_SEAL = struct.Struct(">iI")
-_MAGIC = 0x50454E31  # "PEN1"
+_SEAL = struct.Struct(">iqI")
+_MAGIC = 0x50454E32  # "PEN2"
+_OLD_SEAL = struct.Struct(">iI")
+_OLD_MAGIC = 0x50454E31  # "PEN1"
 SAFETY_MS = 3000
 
 
@@ -33,14 +38,16 @@ class Checkpoint:
     logics_timestamp: int = 0
     index_timestamp: int = 0
     master_flushed_offset: int = 0
+    # What the replicas have as well, or without any what is flushed: a promise of visibility.
     confirm_offset: int = 0
+    flushed_offset: int = 0
     trusted: bool = True
     sealed: bool = False
 
     @property
     def durable_offset(self) -> int:
         """The log is on disk at least up to here; only our own seal vouches for it."""
-        return self.confirm_offset if self.trusted and self.sealed else 0
+        return self.flushed_offset if self.trusted and self.sealed else 0
 
     @property
     def min_timestamp(self) -> int:
@@ -55,7 +62,7 @@ class Checkpoint:
             self.master_flushed_offset,
             self.confirm_offset,
         )
-        sealed = values + struct.pack(">i", _MAGIC)
+        sealed = values + struct.pack(">iq", _MAGIC, self.flushed_offset)
         return sealed + struct.pack(">I", zlib.crc32(sealed))
 
     @staticmethod
@@ -65,12 +72,17 @@ class Checkpoint:
             return Checkpoint(trusted=False)
         checkpoint = Checkpoint(*_VALUES.unpack_from(data, 0))
         if len(data) >= _VALUES.size + _SEAL.size:
-            magic, checksum = _SEAL.unpack_from(data, _VALUES.size)
+            magic, flushed, checksum = _SEAL.unpack_from(data, _VALUES.size)
             if magic == _MAGIC:
+                checkpoint.flushed_offset = flushed
+                checkpoint.sealed = checkpoint.trusted = zlib.crc32(data[: _VALUES.size + 12]) == checksum
+            elif magic == _OLD_MAGIC:
+                _, checksum = _OLD_SEAL.unpack_from(data, _VALUES.size)
+                checkpoint.flushed_offset = checkpoint.confirm_offset
                 checkpoint.sealed = checkpoint.trusted = zlib.crc32(data[: _VALUES.size + 4]) == checksum
             else:  # no seal: a Java broker's, trusted as it trusts itself, unless something else is there
-                checkpoint.trusted = magic == 0 and checksum == 0
-        if min(_VALUES.unpack_from(data, 0)) < 0:
+                checkpoint.trusted = not any(data[_VALUES.size : _VALUES.size + _SEAL.size])
+        if min(*_VALUES.unpack_from(data, 0), checkpoint.flushed_offset) < 0:
             checkpoint.trusted = False
         return checkpoint
 
@@ -89,7 +101,7 @@ class CheckpointFile:
         return Checkpoint.decode(self._disk.read(self._path)[:SIZE])
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """48 bytes inside one disk sector: written whole or not at all."""
+        """56 bytes inside one disk sector: written whole or not at all."""
         created = not self._disk.exists(self._path)
         file = self._disk.open(self._path, create=True)
         try:

@@ -25,6 +25,7 @@ from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import (
     CodecError,
     DiskFullError,
+    LogPositionError,
     MessageTooLargeError,
     StoreError,
     StoreFailedError,
@@ -266,15 +267,42 @@ class CommitLog:
         return placed, first_offset, now
 
     def append_raw(self, data: bytes | memoryview, position: int) -> None:
-        """Append bytes that are records already (a replica's copy), inside one segment, at the log's end."""
+        """Append a master's bytes, cut anywhere, inside one segment, at the log's end.
+
+        An empty log begins where the first bytes say, which has to be a segment's beginning.
+        """
+        if self._active is None:
+            if position % self.segment_size or position < 0:
+                raise LogPositionError(
+                    f"a log cannot begin at {position}, inside a segment of {self.segment_size} bytes",
+                    "the master's segments have another size",
+                )
+            self.first_base = position
         segment = self._writable()
+        if segment.position == segment.size:
+            segment = self._active = self._following(segment)
         if position != segment.end or segment.position + len(data) > segment.size:
-            raise StoreFailedError(
-                f"raw bytes for position {position} do not continue the log, which ends at {segment.end}"
+            raise LogPositionError(
+                f"{len(data)} bytes for position {position} do not continue the log, which ends at "
+                f"{segment.end} in a segment that ends at {segment.base + segment.size}",
+                "follow the master again from the log's end",
             )
+        self.forget_built()
         self._write(segment, data, len(data))
         if segment.position == segment.size:
-            self._roll(segment)
+            try:
+                self.roll_if_full()
+            except StoreError:
+                return  # these bytes are there; the next ones will find out
+
+    def forget_built(self) -> None:
+        """What the builder holds has nothing to do with the log's end any more."""
+        self._builder.begin(self.max_offset, 0, self.last_timestamp)
+
+    def roll_if_full(self) -> None:
+        """Have a segment that takes the next byte: a builder must never meet one that has no room at all."""
+        if self._active is not None and self._active.position == self._active.size:
+            self._active = self._following(self._active)
 
     def _now(self) -> int:
         """Store times never go back along the log, whatever the clock does: searches by time rely on it."""
@@ -337,9 +365,6 @@ class CommitLog:
         """The newest run of records in memory: buffer, bytes, log position. Valid until the next append."""
         builder = self._builder
         return builder.buffer, builder.used, builder.base
-
-    def _roll(self, segment: Segment) -> None:
-        self._active = self._following(segment)
 
     def _following(self, segment: Segment) -> Segment:
         """The segment after this one: prepared ahead, or made now."""

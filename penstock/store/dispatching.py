@@ -1,8 +1,13 @@
 """From the log to what readers see: drives the hot dispatcher and answers its questions.
 
 Visibility rule: a record is dispatched when the log is confirmed up to its end. Confirmed means flushed under
-synchronous flush, written otherwise (and replicated, once there are replicas). Nothing else makes a message
-visible, so nobody can read what a crash may take back.
+synchronous flush, written otherwise. Nothing else makes a message visible, so nobody can read what a crash may
+take back.
+
+A bound adds what a crash of the whole machine may take back: nothing at or behind it is dispatched, whatever this
+disk holds. With replicas it is the position that all of them have, and so nobody reads what an election may take
+back. A bound, and what a replica has received so far, may lie inside a record: that record waits for its rest. It
+is not damage.
 
 A hold keeps part of that back: what lies behind its position is not dispatched, confirmed or not, until it is
 released, and then all of it is dispatched in one go, under the lock that every reader takes. That is how many
@@ -16,8 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock._hot.checks import check
 from penstock._hot.dispatch import Dispatcher
-from penstock._hot.layout import DAMAGED, DONE, END_OF_SEGMENT, GAP, NEW_QUEUE
+from penstock._hot.layout import (
+    BLANK,
+    BLANK_SIZE,
+    DAMAGED,
+    DONE,
+    END_OF_SEGMENT,
+    GAP,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    NEW_QUEUE,
+    RECORD_SIZE_MIN,
+)
 from penstock._hot.reads import find_record
 from penstock._hot.records import AppendRequest
 from penstock.errors import TopicNameError, invariant
@@ -49,6 +67,13 @@ class LogDispatch:
         self.offset = 0
         # Nothing at or behind this position is dispatched. A record ends here, or nothing is held.
         self.held_at = NOT_HELD
+        self.bounded_at = NOT_HELD
+        # The nearer of both, so that an append pays for one comparison.
+        self.limit = NOT_HELD
+        # Whether what there is to dispatch always ends with a record; a replica's log, or a bound, may end anywhere.
+        self.ends_whole = True
+        # There is nothing to do before so much of the log may be seen: a record that was cut by its limit ends there.
+        self._waits_for = 0
         # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
         self.rescan_on_gap = False
 
@@ -56,32 +81,46 @@ class LogDispatch:
         """Dispatch nothing from `position` on until `release`; the position."""
         invariant(self.held_at == NOT_HELD, "there is one hold at a time")
         self.held_at = position
+        self.limit = min(self.held_at, self.bounded_at)
         return position
 
     def release(self) -> None:
         """What was held may be dispatched again; `catch_up` does it."""
         self.held_at = NOT_HELD
+        self.limit = self.bounded_at
+
+    def bound(self, position: int) -> None:
+        """Dispatch nothing that ends behind `position`; NOT_HELD takes the bound away."""
+        self.bounded_at = position
+        self.limit = min(self.held_at, self.bounded_at)
+
+    def restart(self, offset: int) -> None:
+        """Go on from here: the log was cut, or begins here."""
+        self.offset = offset
+        self._waits_for = 0
 
     def written(self, built: bytearray, size: int, base: int) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if not size or base != self.offset or base + size > self.held_at:
+        if not size or base != self.offset or base + size > self.limit:
             return
         if self._dispatcher.run_built(built, size, base) == DONE:
             self.offset = base + size
 
     def appended(self, requests: Sequence[AppendRequest], end: int, base: int) -> None:
         """Dispatch messages just written at `base`, from their requests, if nothing before them is waiting."""
-        if base != self.offset or end > self.held_at:
+        if base != self.offset or end > self.limit:
             return
         if self._dispatcher.run_requests(requests) == DONE:
             self.offset = end
 
     def catch_up(self, limit: int) -> None:
-        """Dispatch from the maps up to a log position at which a record ends, or to where the rest is held."""
-        limit = min(limit, self.held_at)
+        """Dispatch from the maps the records that end up to a log position, or to where the rest is held."""
+        limit = min(limit, self.limit)
+        if limit < self._waits_for:
+            return
         while self.offset < limit:
             segment = self._log.segment_of(self.offset)
             if segment is None:
@@ -99,7 +138,35 @@ class LogDispatch:
             elif status in (NEW_QUEUE, GAP):
                 self._answer(segment, status)
             elif status == DAMAGED or self._dispatcher.position < end:
+                if not self.ends_whole and self._is_cut(segment, end):
+                    return
                 self._skip_damage(segment, end)
+                if self._waits_for:
+                    return
+
+    def _is_cut(self, segment: Segment, end: int) -> bool:
+        """Whether a record begins here whose rest lies behind the limit, or has not arrived yet."""
+        start = self.offset - segment.base
+        # Recovery looks at all that the file has: it does not know the log's end yet.
+        known = min(self._log.max_offset - segment.base, segment.available)
+        known = segment.available if not self._log.max_offset else known
+        if end >= segment.size:
+            return False
+        if known - start < BLANK_SIZE:
+            self._waits_for = self.offset + BLANK_SIZE
+            return True
+        size = int.from_bytes(segment.view.slice(start, start + 4), "big", signed=True)
+        magic = int.from_bytes(segment.view.slice(start + 4, start + 8), "big", signed=True)
+        if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+            return False
+        if not (BLANK_SIZE if magic == MAGIC_BLANK else RECORD_SIZE_MIN) <= size <= segment.size - start:
+            return False
+        if start + size <= known:
+            found = check(segment.view.source, start, start + size, self.offset, 0)
+            if start + size <= end or (found <= 0 and found != BLANK):
+                return False
+        self._waits_for = self.offset + size
+        return True
 
     def _answer(self, segment: Segment, status: int) -> None:
         """Make the queue, or bridge the hole, that the dispatcher stopped at."""
@@ -143,5 +210,10 @@ class LogDispatch:
     def _skip_damage(self, segment: Segment, end: int) -> None:
         """Go on at the next record that can be recognised; recovery has reported what is between."""
         start = self.offset - segment.base
+        self._waits_for = 0
         following = find_record(segment.view, start + 1, end, segment.base)
+        if following < 0 and not self.ends_whole and end < segment.size:
+            # The next record may have arrived in part: what follows will tell where it begins.
+            self._waits_for = segment.base + end + 1
+            return
         self.offset = segment.base + (following if following >= 0 else end)

@@ -5,12 +5,13 @@ Owned by whoever holds the store's append lock; `accepting` may be read by anyon
 
 from __future__ import annotations
 
-from penstock.errors import DiskFullError, StoreClosedError, StoreError, StoreFailedError
+from penstock.errors import DiskFullError, StoreClosedError, StoreError, StoreFailedError, StoreRoleError
 from penstock.store.flush import LogFlusher
 
 
 class WriteGate:
-    """Closed until `open`; stopped for good by a failure, for a while by a full disk."""
+    """Closed until `open`; stopped for good by a failure, for a while by a full disk, and for messages as long as the
+    store is a replica, which takes its master's bytes instead."""
 
     def __init__(self, flusher: LogFlusher, *, read_only: bool) -> None:
         self._flusher = flusher
@@ -18,6 +19,7 @@ class WriteGate:
         self._failure: StoreFailedError | None = None
         self._disk_refusal: DiskFullError | None = None
         self.closed = True
+        self.is_replica = False
         # Whether appends need no closer look: open for writing, no failure, and the keeper content with the disk.
         self.accepting = False
 
@@ -34,6 +36,21 @@ class WriteGate:
 
     def check_writable(self) -> None:
         """Raise the reason why an append would not be accepted."""
+        self.check_usable()
+        if self.is_replica:
+            raise StoreRoleError(
+                "this store is a replica: it takes what its master sends and no messages of its own",
+                "send to the master",
+            )
+
+    def check_replica(self) -> None:
+        """Raise the reason why a master's bytes would not be accepted."""
+        self.check_usable()
+        if not self.is_replica:
+            raise StoreRoleError("this store is not a replica", "call replica_mode(True) first")
+
+    def check_usable(self) -> None:
+        """Raise the reason why nothing can be written here, whoever asks."""
         self.check_open()
         if self._read_only:
             raise StoreClosedError("the store was opened read-only", "open it without read_only")
@@ -57,7 +74,15 @@ class WriteGate:
         """The keeper's word on the disk: a reason to refuse appends, or None to accept them again."""
         hint = "free space or let retention delete; then send again"
         self._disk_refusal = DiskFullError(reason, hint) if reason else None
-        self.accepting = not reason and self._failure is None and not self.closed
+        self._decide()
+
+    def set_replica(self, is_replica: bool) -> None:
+        self.is_replica = is_replica
+        self._decide()
+
+    def _decide(self) -> None:
+        refused = self._disk_refusal is not None or self._failure is not None
+        self.accepting = not (refused or self.closed or self.is_replica or self._read_only)
 
     @property
     def has_failed(self) -> bool:

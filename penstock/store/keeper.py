@@ -130,13 +130,15 @@ class Keeper:
         if not least_pages:
             if dispatched:
                 self.checkpoint.logics_timestamp = dispatched
-            names, start, flushed = store.index.names(), store.log.min_offset, store.flusher.flushed_offset
+            names, start, flushed = store.index.names(), store.log.min_offset, store.certain_offset
             store.queues.save_manifest(ends, index_end, names, start, flushed)
         self._save_checkpoint(log_time, log_end)
 
     def _save_checkpoint(self, log_time: int, log_end: int) -> None:
-        flushed = self._store.flusher.flushed_offset
-        self.checkpoint.confirm_offset = flushed
+        flushed = self._store.certain_offset
+        self.checkpoint.flushed_offset = flushed
+        # Never more than what is on disk: behind a confirmed position nothing else may come to stand.
+        self.checkpoint.confirm_offset = min(flushed, self._store.dispatch.offset)
         if flushed >= log_end:
             self.checkpoint.physic_timestamp = log_time
         self.checkpoint.index_timestamp = max(
@@ -223,7 +225,7 @@ class Keeper:
             if segment is not None
             and active is not None
             and segment.base < active.base
-            and segment.base + segment.size <= store.flusher.flushed_offset
+            and segment.base + segment.size <= min(store.flusher.flushed_offset, store.dispatch.offset)
         )
         plan = self._plan(candidates)
         self._manual_rounds = max(self._manual_rounds - 1, 0)

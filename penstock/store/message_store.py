@@ -41,6 +41,7 @@ from penstock.store.ownership import Ownership
 from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import GetResult, StoreReader, tag_codes
 from penstock.store.recovery import Progress, Recovery, RecoveryReport
+from penstock.store.replica import ReplicaSide
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
 from penstock.store.segment import Segment
 from penstock.store.sizes import require_sizes
@@ -100,6 +101,7 @@ class MessageStore:
         )
         self.checkpoint_file = CheckpointFile(runtime.disk, self.paths.checkpoint)
         self.keeper = Keeper(self, runtime, self._lock)
+        self._replica_side = ReplicaSide(self, self._lock)
         self._thread: PeriodicThread | None = None
 
     # -- lifecycle -------------------------------------------------------------------------------------------
@@ -115,11 +117,14 @@ class MessageStore:
         read_only: bool = False,
         background: bool = True,
         progress: Progress | None = None,
+        replica: bool = False,
+        bounded: bool = False,
     ) -> MessageStore:
         """Open or make a store. Read-only takes no lock and changes nothing, also on a store in use.
 
         `background=False` starts no thread: flushing, retention and scrubbing happen when `keeper.tick` is
-        called, which is how tests and simulations run it.
+        called, which is how tests and simulations run it. `replica` opens in replica mode. `bounded` shows, until
+        `bound` says more, only what is known to have been confirmed before.
         """
         store = cls(
             Path(path),
@@ -129,13 +134,14 @@ class MessageStore:
             read_only=read_only,
         )
         try:
-            store._open(background, progress)
+            store.gate.is_replica = replica
+            store._open(background, progress, bounded)
         except BaseException:
             store._release()
             raise
         return store
 
-    def _open(self, background: bool, progress: Progress | None) -> None:
+    def _open(self, background: bool, progress: Progress | None, bounded: bool) -> None:
         disk = self._runtime.disk
         if not self.is_read_only:
             disk.make_dirs(self.paths.commit_log)
@@ -151,9 +157,16 @@ class MessageStore:
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
+        if bounded:
+            # A queue entry was made of a confirmed record, so the queues know what the checkpoint had no time to say.
+            confirmed = checkpoint.confirm_offset if checkpoint.trusted else 0
+            self.dispatch.bound(max(confirmed, self.queues.max_phy, 0))
+        self._replica_side.know_ends()
         self.report = Recovery(self, checkpoint, clean=clean, progress=progress).run()
         self.flusher.recovered(self.log.max_offset)
         self.keeper.checkpoint = checkpoint
+        if bounded and not self.gate.is_replica:
+            self._replica_side.find_next_offsets()
         if self.is_read_only:
             self.gate.open()
             return
@@ -351,6 +364,9 @@ class MessageStore:
         visible = self.flusher.flushed_offset if self._sync_mode else self.log.max_offset
         dispatcher = self.dispatcher
         if self.dispatch.offset < visible:
+            if visible == self.log.max_offset:
+                # Mostly the run just written is all that waits, and is still in memory.
+                self.dispatch.written(*self.log.last_built())
             self.dispatch.catch_up(visible)
         if dispatcher.heavy:
             for state in dispatcher.take_heavy():
@@ -381,10 +397,6 @@ class MessageStore:
         """Under synchronous flush: what is flushed becomes visible."""
         if self._sync_mode and self.dispatch.offset < self.flusher.flushed_offset:
             with self._lock:
-                flushed = self.flusher.flushed_offset
-                if flushed == self.log.max_offset:
-                    # Mostly the run just written is all that waits, and is still in memory.
-                    self.dispatch.written(*self.log.last_built())
                 self._announce()
 
     def hold(self) -> int:
@@ -398,6 +410,43 @@ class MessageStore:
         with self._lock:
             self.dispatch.release()
             self._announce()
+
+    # -- replication -----------------------------------------------------------------------------------------
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it takes a master's bytes, and no messages."""
+        return self.gate.is_replica
+
+    def replica_mode(self, is_replica: bool) -> None:
+        """Refuse messages and take a master's bytes, or the other way round; the log must end with a whole record."""
+        self._replica_side.set_mode(is_replica)
+
+    def append_replica(self, data: bytes | memoryview, position: int) -> int:
+        """Append bytes of a master's log, cut anywhere but across segments, at the log's end; how far it reaches now.
+
+        An empty log begins at `position`, which then has to be a segment's beginning. Raises LogPositionError where
+        the bytes do not continue the log, and what an append raises.
+        """
+        return self._replica_side.append(data, position)
+
+    def slice_for_transfer(self, position: int, max_bytes: int) -> memoryview | None:
+        """Bytes of the log from `position` on, written, maybe not flushed, without a copy; None if there are none."""
+        return self._replica_side.slice(position, max_bytes)
+
+    def bound(self, position: int | None) -> int | None:
+        """Show nothing that ends behind `position`, whatever is written and flushed; None shows all of that again."""
+        return self._replica_side.bound(position)
+
+    def show_more(self) -> None:
+        """Show what may be seen by now. The caller holds the lock."""
+        self._announce()
+
+    @property
+    def certain_offset(self) -> int:
+        """How far the log is on disk in whole records: what the checkpoint may promise."""
+        flushed = self.flusher.flushed_offset
+        return min(flushed, self.dispatch.offset) if self.gate.is_replica else flushed
 
     def result(self, request: AppendRequest, durability: Durability, status: PutStatus) -> AppendResult:
         """The full answer for one request of a group."""

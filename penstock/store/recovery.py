@@ -25,7 +25,7 @@ from penstock._hot.checks import check
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
 from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
 from penstock.store.checkpoint import Checkpoint
-from penstock.store.dispatching import GAP_MAX, RescanNeeded
+from penstock.store.dispatching import GAP_MAX, NOT_HELD, RescanNeeded
 from penstock.store.findings import Finding
 from penstock.store.segment import Segment
 
@@ -353,13 +353,12 @@ class Recovery:
         log = self._log
         if self._read_only:
             log.set_end(end)
-            self._dispatch.offset = max(self._dispatch.offset, end)
         else:
             self._cut_tail(end, lost_from)
             log.set_end(end)
             if not self._clean:
                 self._make_certain(end)
-        self._dispatch.offset = end
+        self._settle_dispatch(end)
         if self._last_record >= 0:
             segment = log.segment_of(self._last_record)
             if segment is not None:
@@ -373,8 +372,16 @@ class Recovery:
             self._index.cut(end)
             self._index_again(end)
 
+    def _settle_dispatch(self, end: int) -> None:
+        """All is visible up to the log's end, or up to the bound, which cannot lie behind it."""
+        dispatch = self._dispatch
+        dispatch.restart(end if dispatch.limit >= end else dispatch.offset)
+        if dispatch.bounded_at != NOT_HELD:
+            dispatch.bound(min(dispatch.bounded_at, end))
+
     def _index_again(self, end: int) -> None:
         """The newest index file reached beyond the end and was dropped: enter its sound part again."""
+        end = min(end, self._dispatch.offset)
         self._dispatcher.indexed_to = self._index.end_phy
         first = max(self._index.end_phy, self._log.min_offset)
         self._dispatch.offset = first - first % self._log.segment_size

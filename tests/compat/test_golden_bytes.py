@@ -223,7 +223,8 @@ def index_file_by_the_rules() -> bytes:
 
 
 def checkpoint_by_the_rules() -> bytes:
-    values = i64(STORED + 2000) + i64(STORED + 2000) + i64(0) + i64(0) + i64(123 + 113) + b"PEN1"
+    values = i64(STORED + 2000) + i64(STORED + 2000) + i64(0) + i64(0) + i64(123 + 113)
+    values += b"PEN2" + i64(123 + 113)
     return (values + struct.pack(">I", zlib.crc32(values))).ljust(4096, b"\0")
 
 

@@ -44,7 +44,7 @@ def like_java(path: Path) -> Path:
     (path / "penstock.manifest.json").unlink()
     checkpoint = path / "checkpoint"
     data = bytearray(checkpoint.read_bytes())
-    data[32:48] = bytes(16)
+    data[32:56] = bytes(24)
     checkpoint.write_bytes(data)
     (path / "abort.bak").write_bytes(b"")
     return path

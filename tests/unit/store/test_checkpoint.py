@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,36 @@ from penstock.store.checkpoint import SIZE, Checkpoint, CheckpointFile
 from penstock.testing import FaultyDisk, ManualClock
 from tests.fault.store_checks import faulty, open_store, small_options
 
-VALUES = (1_700_000_000_000, 1_700_000_001_000, 1_699_999_000_000, 4096, 8192)
+VALUES = (1_700_000_000_000, 1_700_000_001_000, 1_699_999_000_000, 4096, 8192, 16384)
 
 
 def java_form(*values: int) -> bytes:
-    return struct.pack(">5q", *values).ljust(SIZE, b"\0")
+    return struct.pack(">5q", *values[:5]).ljust(SIZE, b"\0")
 
 
-@pytest.mark.parametrize("values", [VALUES, (0, 0, 0, 0, 0), (2**63 - 1,) * 5])
+def older_form(*values: int) -> bytes:
+    sealed = struct.pack(">5q", *values[:5]) + b"PEN1"
+    return (sealed + struct.pack(">I", zlib.crc32(sealed))).ljust(SIZE, b"\0")
+
+
+@pytest.mark.parametrize("values", [VALUES, (0, 0, 0, 0, 0, 0), (2**63 - 1,) * 6])
 def test_values_come_back_sealed(tmp_path: Path, values: tuple[int, ...]) -> None:
     file = CheckpointFile(SystemDisk(), tmp_path / "checkpoint")
     file.save(Checkpoint(*values))
     found = file.load()
     assert (tmp_path / "checkpoint").stat().st_size == SIZE == 4096
     assert (found.physic_timestamp, found.logics_timestamp, found.index_timestamp) == values[:3]
-    assert (found.master_flushed_offset, found.confirm_offset) == values[3:]
-    assert (found.trusted, found.sealed, found.durable_offset) == (True, True, values[4])
+    assert (found.master_flushed_offset, found.confirm_offset, found.flushed_offset) == values[3:]
+    assert (found.trusted, found.sealed, found.durable_offset) == (True, True, values[5])
+
+
+def test_the_older_seal_has_one_offset_for_both() -> None:
+    found = Checkpoint.decode(older_form(*VALUES))
+    assert (found.trusted, found.sealed) == (True, True)
+    assert found.durable_offset == found.confirm_offset == VALUES[4]
+    damaged = bytearray(older_form(*VALUES))
+    damaged[35] ^= 1
+    assert not Checkpoint.decode(bytes(damaged)).trusted
 
 
 def test_javas_form_is_trusted_for_times_but_vouches_for_no_offset() -> None:

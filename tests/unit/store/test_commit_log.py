@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import DiskFullError, StoreFailedError, StoreFormatError
+from penstock.errors import DiskFullError, LogPositionError, StoreFailedError, StoreFormatError
 from penstock.message import Message
 from penstock.store import FlushMode, MessageStore
 from penstock.store.segment import Segment
@@ -229,7 +229,7 @@ def test_raw_bytes_of_another_log_continue_this_one(tmp_path: Path, count: int) 
                 segment = source.log.segment_of(base)
                 assert segment is not None
                 copy.log.append_raw(bytes(segment.view.slice(0, min(SEGMENT, end - base))), base)
-            with pytest.raises(StoreFailedError, match="do not continue the log"):
+            with pytest.raises(LogPositionError, match="do not continue the log"):
                 copy.log.append_raw(b"x", end + 1)
             copy.flush()
             assert copy.log.max_offset == end
