@@ -158,10 +158,9 @@ class Endpoint:
 
     def _look_at(self, connection: Connection, now: int) -> None:
         options = self.options
-        if (
-            connection.paused_since_ms is not None
-            and now - connection.paused_since_ms > options.write_timeout_ms
-        ):
+        # One that was closed stays until its answers have gone out: a peer that leaves them must not keep it.
+        unread_since_ms = connection.paused_since_ms if connection.is_open else connection.active_ms
+        if unread_since_ms is not None and now - unread_since_ms > options.write_timeout_ms:
             self.meters.add("timed_out")
             connection.abort("the peer does not read its answers")
         elif (

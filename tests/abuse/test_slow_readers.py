@@ -98,6 +98,30 @@ def test_a_peer_that_never_reads_is_closed(tmp_path: Path) -> None:
     at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, write_timeout_ms=400)
 
 
+@pytest.mark.abuse("A15")
+def test_a_peer_that_is_refused_and_does_not_read_is_not_kept(tmp_path: Path) -> None:
+    """It is closed once its answers have gone out; who leaves them unread would stay for good."""
+
+    async def test(bench: Bench) -> None:
+        await fill(bench)
+        peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+        peer.send(*(pull(n) for n in range(100)), b"\xff" * 16)
+        await until(
+            lambda: unread(bench) > PAUSE and any(not one.is_open for one in bench.broker.connections)
+        )
+        await until(lambda: len(bench.broker.connections) == 1)
+        await peer.close()
+
+    # More than the system takes for it, and less than what pauses it.
+    at_broker(
+        tmp_path,
+        test,
+        write_timeout_ms=400,
+        write_buffer_pause_bytes=64 << 20,
+        write_buffer_bytes_max=96 << 20,
+    )
+
+
 @limit("remoting.unread_bytes_max")
 @pytest.mark.abuse("A14")
 @pytest.mark.abuse("A15")
