@@ -1,10 +1,13 @@
 """`penstock store`: outcomes, exit codes, escaping, and that nothing is changed or thrown at the user."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -468,12 +471,25 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path, options: tuple[str, ...]) -> Non
     assert errors == b""
 
 
+def wait_until_stuck(process: subprocess.Popen[bytes]) -> None:
+    """Until it sleeps in the full pipe: nothing more comes, although there is more to come."""
+    assert process.stdout is not None
+    deadline, steady, before = time.monotonic() + 60, 0, b""
+    while steady < 20:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "it ended, so there was too little to say"
+        time.sleep(0.01)
+        waiting = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        steady = steady + 1 if state == "S" and waiting == before != bytes(4) else 0
+        before = waiting
+
+
 def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     path = write_store(tmp_path / "store", 1500)
     arguments = command("store", "dump", path, "--json")
     process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.read(1)  # under way, and soon stuck in the full pipe
+    wait_until_stuck(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
