@@ -18,9 +18,9 @@ from penstock.errors import RequestError
 from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.fastjson import JsonValue
 from penstock.metadata.json_fields import JsonFields
-from penstock.nameserver.identity import check_text
 from penstock.nameserver.options import NameServerOptions
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.identity import check_text
 from penstock.runtime import Disk
 
 _LOG = logging.getLogger("penstock.nameserver")

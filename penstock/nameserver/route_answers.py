@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.nameserver.identity import seen_from
 from penstock.nameserver.route_table import Place, RouteTable
 from penstock.protocol.bodies.route import (
     MASTER_ID,
@@ -20,6 +19,7 @@ from penstock.protocol.bodies.route import (
     TopicList,
     TopicRouteData,
 )
+from penstock.protocol.identity import seen_from
 
 # Topics by which the members of a broker find each other; an acting master must not take them over.
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"

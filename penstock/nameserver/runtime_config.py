@@ -11,9 +11,9 @@ import logging
 from dataclasses import dataclass, replace
 
 from penstock.errors import RequestError
-from penstock.nameserver.identity import is_loopback
 from penstock.nameserver.options import ConfigUpdates, NameServerOptions
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.identity import is_loopback
 
 _LOG = logging.getLogger("penstock.nameserver")
 TEXT_BYTES_MAX = 64 * 1024

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 from penstock.errors import CodecError, RequestError
-from penstock.nameserver.identity import check_name
 from penstock.nameserver.kv_config import KvConfig
 from penstock.nameserver.route_table import RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
@@ -31,6 +30,7 @@ from penstock.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from penstock.protocol.identity import check_name
 from penstock.remoting import Connection, ProcessorTable
 
 _LOG = logging.getLogger("penstock.nameserver")

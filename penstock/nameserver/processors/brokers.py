@@ -19,15 +19,6 @@ from penstock.errors import CodecError, PenstockError, RequestError
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.topic_table import TopicConfig
 from penstock.nameserver.housekeeping import Housekeeping
-from penstock.nameserver.identity import (
-    check_address,
-    check_name,
-    check_text,
-    is_anywhere,
-    is_loopback,
-    is_name,
-    seen_from,
-)
 from penstock.nameserver.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from penstock.nameserver.route_table import Place, Registration, RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
@@ -48,6 +39,15 @@ from penstock.protocol.headers import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnregisterBrokerRequestHeader,
+)
+from penstock.protocol.identity import (
+    check_address,
+    check_name,
+    check_text,
+    is_anywhere,
+    is_loopback,
+    is_name,
+    seen_from,
 )
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock

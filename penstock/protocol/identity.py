@@ -2,8 +2,8 @@
 
 Rules: names are short and of a small alphabet, because they come back in answers to everyone; RocketMQ names
 brokers after their host, so dots are allowed. An address is one that a client could dial: a host and a port,
-never a link-local address (cloud metadata services live there), a multicast or a broadcast one. Nothing here
-or in this room ever connects to an address or resolves a name. Pure functions.
+never a link-local address (cloud metadata services live there), a multicast or a broadcast one. Name servers and
+coordinators never connect to an address that they were told, and resolve no name. Pure functions.
 
 An address whose host is the unspecified one, as in 0.0.0.0:10911, means "the host under which you reached this
 name server": a broker that listens everywhere and advertises nothing registers it, and each client is given the

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.errors import RequestError
-from penstock.nameserver.identity import (
+from penstock.protocol.identity import (
     check_address,
     check_name,
     is_anywhere,
