@@ -52,6 +52,7 @@ SECTIONS = {
     "NameServerOptions": ("nameserver", "Name server"),
     "BrokerOptions": ("broker", "Broker"),
     "StoreOptions": ("store", "Store"),
+    "ReplicationOptions": ("replication", "Replication"),
     "RemotingOptions": ("remoting", "Connections"),
     "TlsOptions": ("tls", "TLS"),
     "ClientOptions": ("client", "Every client"),

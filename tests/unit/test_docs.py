@@ -148,6 +148,7 @@ OPTIONS_HOMES = {
     "NameServerOptions": "penstock.nameserver.options",
     "BrokerOptions": "penstock.broker.options",
     "StoreOptions": "penstock.store.options",
+    "ReplicationOptions": "penstock.replication.options",
     "RemotingOptions": "penstock.remoting.options",
     "TlsOptions": "penstock.remoting.tls",
     "ClientOptions": "penstock.client.options",

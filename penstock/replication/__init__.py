@@ -1,0 +1,5 @@
+"""The log on more than one machine: the classic stream of a master and its slaves, and the one of a coordinated set.
+
+Rule: this room knows the log and never the broker. Cores (`sender`, `receiver`, `acks`, `handshake`) decide without
+any I/O and are driven by servers and simulations alike; `leader` and `follower` put them on sockets and a store.
+"""
