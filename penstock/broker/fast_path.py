@@ -27,6 +27,7 @@ from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.command import FrameLimits, decode_frame, encode_frame
 from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.remoting import Connection
+from penstock.store import Durability
 
 _BORN_HOST = "born_host"
 _REMARK_MAX = 2048
@@ -60,7 +61,8 @@ class SendFastPath:
         """Begin with the broker's present settings and no topic known."""
         self._suffix = self._rules.suffix_bytes
         self._known.clear()
-        reached = self._writer.default_durability.name.lower()
+        self._durability = self._writer.default_durability
+        reached = self._durability.name.lower()
         fields = {**self._rules.answer_fields, DURABILITY_FIELD: reached}.items()
         self._path = SendPath(
             self._suffix,
@@ -93,7 +95,8 @@ class SendFastPath:
     # -- frames ----------------------------------------------------------------------------------------------
 
     def process(self, connection: Connection, data: bytes, start: int) -> int:
-        if self._suffix is not self._rules.suffix_bytes:
+        durability = self._writer.default_durability
+        if self._suffix is not self._rules.suffix_bytes or durability is not self._durability:
             self._renew()
         # Asked first: a chunk that is going to be refused frame by frame must not be scanned once for each.
         if self._refused is not None:
@@ -113,7 +116,8 @@ class SendFastPath:
         if host is None:
             host = connection.attributes[_BORN_HOST] = connection.peer.encode()
         self._born_host = host
-        held = _Held(connection, path, self._offset_ids.prefix(connection).encode(), self._rules)
+        prefix = self._offset_ids.prefix(connection).encode()
+        held = _Held(connection, path, prefix, self._rules, durability)
         try:
             self._writer.append_run(self._build, self._parts, held.written)
         except PenstockError:
@@ -131,15 +135,25 @@ class SendFastPath:
 
 
 class _Held:
-    """Answers to one run: written at once where memory is enough, else kept until the disk has the messages."""
+    """Answers to one run: written at once where memory is enough, else kept until disk and replicas have it.
 
-    __slots__ = ("_answers", "_connection", "_is_over", "_path", "_prefix", "_rules")
+    They say `durability`; where something else was reached they are made anew."""
 
-    def __init__(self, connection: Connection, path: SendPath, prefix: bytes, rules: SendRules) -> None:
+    __slots__ = ("_answers", "_connection", "_durability", "_is_over", "_path", "_prefix", "_rules")
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: SendPath,
+        prefix: bytes,
+        rules: SendRules,
+        durability: Durability,
+    ) -> None:
         self._connection = connection
         self._path = path
         self._prefix = prefix
         self._rules = rules
+        self._durability = durability
         self._answers: bytearray | None = None
         self._is_over = False
 
@@ -151,7 +165,7 @@ class _Held:
     def written(self, outcome: Written) -> None:
         self._is_over = True
         answers = self._path.answers(self._prefix) if self._answers is None else self._answers
-        if outcome.code or outcome.error is not None:
+        if outcome.code or outcome.error is not None or outcome.durability is not self._durability:
             answers = self._changed(answers, outcome)
         if answers:
             self._connection.write(answers)

@@ -1,9 +1,11 @@
 """From a checked message to the store, and back with what was reached.
 
-Every append ends with exactly one call of `done`: at once where memory is enough, else when the disk has the
-message, when that failed, or when it took too long. Messages that wait share the group commit of `LoopFlusher`
-and one timer: no task, no future and no timer per message. What waits is counted, and more than may wait is
-refused before it is stored (`flow_control.py`).
+Every append ends with exactly one call of `done`: at once where memory is enough, else when the disk and the replicas
+that are waited for have the message, when that failed, or when it took too long. Disk and replicas work at the
+same time; the answer is the worse of the two. Messages that wait share the group commit of `LoopFlusher`, the
+replicas' acknowledgements and one timer: no task, no future and no timer per message. What waits is counted, and more
+than may wait is refused before it is stored (`flow_control.py`). Whether replicas allow storing and acknowledging is
+asked of `replica_waits.py`.
 
 Owned by the event loop. It never looks into a message: whatever is wrong with one was found before.
 """
@@ -18,10 +20,12 @@ from dataclasses import dataclass
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.broker.flow_control import FlowControl, UnknownOutcomeError
+from penstock.broker.replica_waits import ReplicaWait
 from penstock.broker.statistics import Statistics
-from penstock.errors import MessageTooLargeError, PenstockError, StoreError
+from penstock.errors import MessageTooLargeError, PenstockError, RequestError, StoreError
 from penstock.message import HostAddress, Message
 from penstock.protocol.codes import ResponseCode
+from penstock.replication import Outcome
 from penstock.runtime import Clock
 from penstock.store import Durability, FlushMode, MessageStore
 from penstock.store.loop_flush import LoopFlusher
@@ -45,16 +49,25 @@ Done = Callable[[Written], None]
 Parts = Sequence[tuple[str, int, int]]
 IN_MEMORY = Written(ResponseCode.SUCCESS, Durability.MEMORY)
 ON_DISK = Written(ResponseCode.SUCCESS, Durability.FLUSHED)
-
-
-def _nothing_to_do(error: StoreError | None) -> None:
-    pass
+ON_REPLICAS = Written(ResponseCode.SUCCESS, Durability.REPLICATED)
 
 
 class _Waiting:
-    """Messages that were appended together and wait for their flush."""
+    """Messages that were appended together and wait for their flush, for replicas or for both."""
 
-    __slots__ = ("count", "deadline_ms", "done", "is_over", "owner", "parts", "since_ms", "size")
+    __slots__ = (
+        "awaits_flush",
+        "awaits_replicas",
+        "count",
+        "deadline_ms",
+        "done",
+        "is_over",
+        "outcome",
+        "owner",
+        "parts",
+        "since_ms",
+        "size",
+    )
 
     def __init__(self, owner: MessageWriter, parts: Parts, since_ms: int, done: Done) -> None:
         self.owner = owner
@@ -64,11 +77,27 @@ class _Waiting:
         self.since_ms = since_ms
         self.deadline_ms = since_ms + owner.timeout_ms
         self.done = done
+        self.awaits_flush = False
+        self.awaits_replicas = False
+        self.outcome: Outcome | None = None
         self.is_over = False
 
     def flushed(self, error: StoreError | None) -> None:
-        if not self.is_over:
-            self.owner.settle(self, ON_DISK if error is None else self.owner.failed(error))
+        if error is None:
+            self.owner.has_flushed()  # may be what the replicas' answer waits for
+        self.awaits_flush = False
+        if self.is_over:
+            return
+        if error is not None:
+            self.owner.settle(self, self.owner.failed(error))
+        elif not self.awaits_replicas:
+            self.owner.settle(self, self.owner.reached(self, ON_DISK))
+
+    def replicated(self, outcome: Outcome) -> None:
+        self.awaits_replicas = False
+        self.outcome = outcome
+        if not self.is_over and not self.awaits_flush:
+            self.owner.settle(self, self.owner.reached(self, self.owner.stored_here))
 
 
 class MessageWriter:
@@ -87,12 +116,23 @@ class MessageWriter:
         self._flow = flow
         self._statistics = statistics
         self._clock = clock
+        # Whoever knows about replicas; None where there can be none.
+        self.replicas: ReplicaWait | None = None
         self._is_sync = store.options.flush_mode is FlushMode.SYNC
-        self.default_durability = Durability.FLUSHED if self._is_sync else Durability.MEMORY
+        # What a message has reached that is here, without replicas.
+        self.stored_here = ON_DISK if self._is_sync else IN_MEMORY
+        self._flushed_to = -1
         self.timeout_ms = store.options.sync_flush_timeout_ms
         self._waiting: deque[_Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
+
+    @property
+    def default_durability(self) -> Durability:
+        """What a message reaches whose sender demands nothing, before it is answered."""
+        if self.replicas is not None and self.replicas.waits:
+            return Durability.REPLICATED
+        return self.stored_here.durability
 
     def queue(self, topic: str, queue_id: int) -> QueueState:
         """The queue to append to; a new one is made, if there is room for its files. Asked for anew each time: a
@@ -111,6 +151,7 @@ class MessageWriter:
         """Store messages of one topic with one write. Raises if nothing was stored; else `done` is called, now or
         later. A request that fits no record has `size` -1 afterwards; if none fits, that raises too."""
         self._flow.admit(sum(len(request.body) for request in requests))
+        self._ask_replicas(demand, len(requests))
         started_ms = self._clock.monotonic_ms()
         try:
             self._store.append_group(requests, durability=Durability.MEMORY)
@@ -133,6 +174,7 @@ class MessageWriter:
 
         Raises if the store took nothing. `done` is not called where there was nothing to take.
         """
+        self._ask_replicas(None, 0)
         started_ms = self._clock.monotonic_ms()
         try:
             end = self._store.append_run(build)
@@ -155,6 +197,7 @@ class MessageWriter:
     ) -> None:
         """Store a client's encoded batch, all of it or nothing."""
         self._flow.admit(len(batch))
+        self._ask_replicas(demand, 1)
         self.queue(topic, queue_id)
         started_ms = self._clock.monotonic_ms()
         try:
@@ -186,6 +229,7 @@ class MessageWriter:
         if not requests:
             return
         self._flow.admit(sum(len(request.body) for request in requests))
+        self._ask_replicas(Durability.MEMORY, 0)
         try:
             self._store.append_group(requests, durability=Durability.MEMORY)
         except StoreError as error:
@@ -194,25 +238,93 @@ class MessageWriter:
             for request in requests:
                 if request.size > 0:
                     self._statistics.put(request.queue.topic.decode(), 1, request.size)
+        if self.replicas is not None:
+            self.replicas.appended()
         if self._is_sync:
-            self._flusher.when_flushed(self._store.log.max_offset, _nothing_to_do)
+            self._flusher.when_flushed(self._store.log.max_offset, self._flushed_unasked)
+
+    def _ask_replicas(self, demand: Durability | None, count: int) -> None:
+        """Refuse what replicas do not allow to be stored."""
+        if self.replicas is not None:
+            error = self.replicas.refusal(demand)
+        elif demand is Durability.REPLICATED:
+            error = RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "durability 'replicated' cannot be had from this broker: it is no master with a replication port",
+                "ask for memory or flushed",
+            )
+        else:
+            return
+        if error is not None:
+            self._statistics.put_failures += count
+            raise error
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _wait(self, parts: Parts, end: int, demand: Durability | None, started_ms: int, done: Done) -> None:
-        if (self.default_durability if demand is None else demand) is Durability.MEMORY:
+        level = self.default_durability if demand is None else demand
+        replicas = self.replicas
+        if replicas is not None:
+            replicas.appended()
+        if level is Durability.MEMORY:
             if self._is_sync:  # nobody waits, but nobody sees the message before it is flushed either
-                self._flusher.when_flushed(end, _nothing_to_do)
-            for topic, count, size in parts:
-                self._statistics.put(topic, count, size)
-            done(IN_MEMORY)
+                self._flusher.when_flushed(end, self._flushed_unasked)
+            lapsed = None if replicas is None else replicas.lapsed()
+            if lapsed is None:
+                for topic, count, size in parts:
+                    self._statistics.put(topic, count, size)
+                done(IN_MEMORY)
+            else:
+                self._statistics.put_failures += sum(count for _, count, _ in parts)
+                done(_unknown(lapsed))
             return
         waiting = _Waiting(self, parts, started_ms, done)
+        waiting.awaits_flush = self._is_sync or level is Durability.FLUSHED
+        waiting.awaits_replicas = level is Durability.REPLICATED
         self._flow.began(waiting.count, waiting.size)
         self._waiting.append(waiting)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TIMER_MS / 1000, self._look_at_time)
-        self._flusher.when_flushed(end, waiting.flushed)
+        if waiting.awaits_flush:
+            self._flusher.when_flushed(end, waiting.flushed)
+        if replicas is not None and waiting.awaits_replicas and not waiting.is_over:
+            replicas.when_replicated(end, demand, waiting.replicated)
+
+    def _flushed_unasked(self, error: StoreError | None) -> None:
+        """A flush that nobody waits for is over."""
+        self.has_flushed()
+
+    def has_flushed(self) -> None:
+        """More may be on disk: replicas are told once, however many have waited for it."""
+        flushed = self._store.flusher.flushed_offset
+        if self.replicas is not None and flushed != self._flushed_to:
+            self._flushed_to = flushed
+            self.replicas.appended()
+
+    def reached(self, waiting: _Waiting, here: Written) -> Written:
+        """What became of messages that are here, as `here` says, and that wait for nothing more."""
+        lapsed = None if self.replicas is None else self.replicas.lapsed()
+        if lapsed is not None:
+            return _unknown(lapsed)
+        if waiting.outcome is None:
+            return here
+        if waiting.outcome is Outcome.REPLICATED:
+            return ON_REPLICAS
+        if waiting.outcome is Outcome.TIMED_OUT:
+            return Written(
+                ResponseCode.FLUSH_SLAVE_TIMEOUT,
+                here.durability,
+                remark="stored, but not known to be on enough replicas in time; they are slow, stuck or gone",
+            )
+        return Written(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            here.durability,
+            UnknownOutcomeError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "stored, but this broker stopped being master before its replicas had it",
+                "whether it stays is not known: ask for the route again; send again what may be there twice",
+            ),
+        )
 
     def settle(self, waiting: _Waiting, written: Written) -> None:
         """Messages wait no more: count them and tell."""
@@ -238,12 +350,15 @@ class MessageWriter:
         self._timer = None
         while self._waiting and (self._waiting[0].is_over or self._waiting[0].deadline_ms <= now_ms):
             waiting = self._waiting.popleft()
-            if not waiting.is_over:
-                self.settle(waiting, self._late())
+            # Whoever waits for replicas only is told by them that its time is over.
+            if waiting.awaits_flush and not waiting.is_over:
+                self.settle(waiting, self._late(waiting))
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_later(_TIMER_MS / 1000, self._look_at_time)
 
-    def _late(self) -> Written:
+    def _late(self, waiting: _Waiting) -> Written:
+        if waiting.outcome is not None and waiting.outcome is not Outcome.REPLICATED:
+            return self.reached(waiting, IN_MEMORY)
         return Written(
             ResponseCode.FLUSH_DISK_TIMEOUT,
             Durability.MEMORY,
@@ -269,4 +384,10 @@ class MessageWriter:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.is_over:
-                self.settle(waiting, self._late())
+                self.settle(waiting, self._late(waiting))
+
+
+def _unknown(error: RequestError) -> Written:
+    """Stored, and nobody may say so any more."""
+    unknown = UnknownOutcomeError(error.code, error.message, error.hint)
+    return Written(error.code, Durability.MEMORY, unknown)

@@ -10,11 +10,13 @@ from penstock.message import HostAddress, format_message_id
 
 
 class Durability(IntEnum):
-    """How safe a message is; each level includes those before it."""
+    """How safe a message is, from the least to the most."""
 
     MEMORY = 0  # in the page cache: survives the process, not the machine
     FLUSHED = 1  # on this machine's disk
-    REPLICATED = 2  # on the in-sync replicas
+    REPLICATED = (
+        2  # with the in-sync replicas too; on all their disks under synchronous flush, else in their memory
+    )
 
 
 class PutStatus(Enum):

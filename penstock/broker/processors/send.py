@@ -39,7 +39,12 @@ _ITEM_SIZE_MIN = 22
 # What no message of a batch may ask for; looked for in the whole batch first, because mostly none is there.
 _NOT_IN_BATCHES = (text.DELAY, text.TRANSACTION, *text.TIMERS)
 _SIGNS = tuple(f"{name}\x01".encode() for name in _NOT_IN_BATCHES)
-_DEMANDS = {"memory": Durability.MEMORY, "flushed": Durability.FLUSHED, "default": None}
+_DEMANDS = {
+    "memory": Durability.MEMORY,
+    "flushed": Durability.FLUSHED,
+    "replicated": Durability.REPLICATED,
+    "default": None,
+}
 
 
 @dataclass(slots=True)
@@ -200,7 +205,7 @@ class SendProcessor:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"durability {header.durability[:40]!r} cannot be had from this broker",
-                "ask for memory or flushed",
+                "ask for memory, flushed or replicated",
             ) from None
 
     # -- batches ---------------------------------------------------------------------------------------------
