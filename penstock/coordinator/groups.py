@@ -1,0 +1,209 @@
+"""All groups that the coordinator balances: who may join, which topics matter, when rounds are due.
+
+Rules. A group exists while it has a member. Its mode is that of its first member: point to point keeps a second
+group of that mode out of a topic, publish/subscribe a second consumer out of the group; members of one group have one
+mode. Groups, members and topics are limited (A14). What is here is built from beats alone: a coordinator that begins
+to lead knows nobody, and divides nothing before everybody had the time to report what they hold. Sans-I/O; owned by
+the coordinator's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.coordinator.balance import (
+    Answer,
+    BalanceTimes,
+    Beat,
+    Dropped,
+    GroupBalance,
+    Instruction,
+    Left,
+    Nudge,
+    QueuesSeen,
+    Tick,
+)
+from penstock.errors import RequestError
+from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody, SubscriptionMode
+from penstock.protocol.codes import ResponseCode
+
+NAME_MAX = 255
+CLIENT_ID_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """How much of anything there may be."""
+
+    groups_max: int = 10_000
+    members_max: int = 1_000
+    topics_max: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class NudgeMember:
+    """Have a member of a group beat now."""
+
+    group: str
+    member: str
+
+
+class Groups:
+    """Every group, for as long as this coordinator leads (`term`)."""
+
+    def __init__(
+        self,
+        times: BalanceTimes | None = None,
+        limits: GroupLimits | None = None,
+        *,
+        term: int = 0,
+        first_round_ms: int = 0,
+    ) -> None:
+        self._times = times or BalanceTimes()
+        self._limits = limits or GroupLimits()
+        self.term = term
+        # No group is divided before this time.
+        self._first_round_ms = first_round_ms
+        self._groups: dict[str, GroupBalance] = {}
+
+    def lead(self, term: int, first_round_ms: int) -> None:
+        """Begin to lead: nothing that was known counts."""
+        self.term = term
+        self._first_round_ms = first_round_ms
+        self._groups.clear()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, name: str) -> GroupBalance | None:
+        return self._groups.get(name)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._groups)
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that any group subscribes to."""
+        return {topic for group in self._groups.values() for topic in group.topics}
+
+    # -- what members say ------------------------------------------------------------------------------------
+
+    def beat(self, body: ClientBeatBody, now_ms: int) -> tuple[ClientBeatAnswer, list[NudgeMember]]:
+        """A consumer reports. RequestError if it may not be a member."""
+        self._check(body)
+        group = self._groups.get(body.group)
+        if group is None:
+            group = GroupBalance(body.group, self.term, self._times, max(self._first_round_ms, now_ms))
+            self._groups[body.group] = group
+        answer = ClientBeatAnswer(self.term)
+        nudges = []
+        for step in group.handle(Beat(body, now_ms)):
+            if isinstance(step, Answer):
+                answer = ClientBeatAnswer(self.term, step.is_divided, step.event)
+            else:
+                nudges.append(NudgeMember(group.name, step.member))
+        return answer, nudges
+
+    def left(self, name: str, member: str, now_ms: int) -> list[NudgeMember]:
+        """A consumer closed, or was silent for too long."""
+        group = self._groups.get(name)
+        if group is None:
+            return []
+        nudges = _nudges(group, group.handle(Left(member, now_ms)))
+        self._forget_empty(group)
+        return nudges
+
+    def dropped(self, name: str, member: str, now_ms: int) -> None:
+        """The connection of a consumer is gone."""
+        group = self._groups.get(name)
+        if group is not None:
+            group.handle(Dropped(member, now_ms))
+
+    # -- what else happens -----------------------------------------------------------------------------------
+
+    def seen(
+        self,
+        queues: Mapping[str, tuple[MessageQueue, ...]],
+        brokers: frozenset[str],
+        now_ms: int,
+        only: str | None = None,
+    ) -> None:
+        """Queues of topics, and the broker sets that told theirs; of interest to all groups, or to one."""
+        for group in self._groups.values():
+            if only is None or only == group.name:
+                known = {topic: queues[topic] for topic in sorted(group.topics) if topic in queues}
+                group.handle(QueuesSeen(known, brokers, now_ms))
+
+    def tick(self, now_ms: int) -> list[NudgeMember]:
+        """Hold the rounds that are due."""
+        nudges: list[NudgeMember] = []
+        for group in list(self._groups.values()):
+            if now_ms >= group.due_ms:
+                nudges += _nudges(group, group.handle(Tick(now_ms)))
+                self._forget_empty(group)
+        return nudges
+
+    def _forget_empty(self, group: GroupBalance) -> None:
+        if not group.members:
+            self._groups.pop(group.name, None)
+
+    # -- who may join ----------------------------------------------------------------------------------------
+
+    def _check(self, body: ClientBeatBody) -> None:
+        _check_name("group", body.group, NAME_MAX)
+        _check_name("clientId", body.client_id, CLIENT_ID_MAX)
+        for topic in body.topics:
+            _check_name("topic", topic, NAME_MAX)
+        if len(body.topics) > self._limits.topics_max:
+            raise _refused(
+                f"{len(body.topics)} topics", f"at most {self._limits.topics_max} are divided at once"
+            )
+        group = self._groups.get(body.group)
+        if group is None and len(self._groups) >= self._limits.groups_max:
+            raise _refused("too many groups", f"at most {self._limits.groups_max} are balanced here")
+        others = [m for m in group.members.values() if m.client_id != body.client_id] if group else []
+        if len(others) >= self._limits.members_max:
+            raise _refused(f"group {body.group} is full", f"it has {self._limits.members_max} members")
+        self._check_mode(body, [member.mode for member in others])
+
+    def _check_mode(self, body: ClientBeatBody, others: Iterable[SubscriptionMode]) -> None:
+        for mode in others:
+            if mode is not body.mode:
+                raise _refused(
+                    f"group {body.group} is in mode {mode}, this consumer in {body.mode}",
+                    "all consumers of a group must use the same mode",
+                )
+            if mode is SubscriptionMode.PUBLISH_SUBSCRIBE:
+                raise _refused(
+                    f"group {body.group} has its consumer",
+                    "in publish_subscribe a group is one consumer: use a group for each, or mode clustering",
+                )
+        if body.mode is SubscriptionMode.POINT_TO_POINT:
+            wanted = set(body.topics)
+            for group in self._groups.values():
+                if group.name != body.group and _is_point_to_point(group) and wanted & group.topics:
+                    topic = min(wanted & group.topics)
+                    raise _refused(
+                        f"topic {topic} is read point to point by group {group.name}",
+                        "one group reads a topic in this mode: join it, or use mode clustering",
+                    )
+
+
+def _is_point_to_point(group: GroupBalance) -> bool:
+    return any(member.mode is SubscriptionMode.POINT_TO_POINT for member in group.members.values())
+
+
+def _nudges(group: GroupBalance, steps: list[Instruction]) -> list[NudgeMember]:
+    return [NudgeMember(group.name, step.member) for step in steps if isinstance(step, Nudge)]
+
+
+def _check_name(what: str, name: str, most: int) -> None:
+    if not 0 < len(name) <= most or not name.isprintable():
+        raise _refused(f"{what} is {name[:80]!r}", f"use 1 to {most} printable characters")
+
+
+def _refused(message: str, hint: str) -> RequestError:
+    return RequestError(ResponseCode.INVALID_PARAMETER, message, hint)
