@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from penstock.broker.options import BrokerOptions
@@ -27,11 +28,17 @@ BROKER_KEYS = {
     "brokerId": "broker_id",
     "brokerName": "broker_name",
     "brokerPermission": "permission",
+    "brokerRole": "role",
     "channelExpiredTimeout": "channel_expiry_ms",
     "compressedRegister": "compressed_register",
     "defaultTopicQueueNums": "default_topic_queues",
+    "enableAutoInSyncReplicas": "auto_in_sync_replicas",
     "flushConsumerOffsetInterval": "offset_save_interval_ms",
     "flushDelayOffsetInterval": "delay_save_interval_ms",
+    "haListenPort": "ha_port",
+    "haMasterAddress": "ha_master_address",
+    "haMaxGapNotInSync": "ha_max_gap_not_in_sync_bytes",
+    "inSyncReplicas": "in_sync_replicas",
     "listenPort": "port",
     "litePullMessageEnable": "lite_pull",
     "longPollingEnable": "long_polling",
@@ -39,6 +46,7 @@ BROKER_KEYS = {
     "maxTransferBytesOnMessageInMemory": "pull_bytes_memory_max",
     "maxTransferCountOnMessageInDisk": "pull_count_disk_max",
     "maxTransferCountOnMessageInMemory": "pull_count_memory_max",
+    "minInSyncReplicas": "min_in_sync_replicas",
     "msgTraceTopicName": "trace_topic",
     "namesrvAddr": "name_servers",
     "rebalanceLockMaxLiveTime": "queue_lock_expiry_ms",
@@ -48,6 +56,8 @@ BROKER_KEYS = {
     "rejectTransactionMessage": "reject_transactions",
     "sendThreadPoolQueueCapacity": "sends_waiting_max",
     "shortPollingTimeMills": "short_polling_ms",
+    "slaveReadEnable": "slave_reads",
+    "slaveTimeout": "slave_timeout_ms",
     "startAcceptSendRequestTimeStamp": "accept_sends_from_ms",
     "storeReplyMessageEnable": "store_replies",
     "traceOn": "trace_on",
@@ -99,6 +109,7 @@ CHANGEABLE: dict[str, Range | None] = {
     "rejectTransactionMessage": None,
     "sendThreadPoolQueueCapacity": Range(1, 10_000_000),
     "shortPollingTimeMills": Range(1, 60_000),
+    "slaveReadEnable": None,
     "startAcceptSendRequestTimeStamp": Range(0, 2**62),
     "storeReplyMessageEnable": None,
     "traceOn": None,
@@ -161,6 +172,8 @@ def as_text(value: object) -> str:
     """A value as RocketMQ's files have it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
     return ";".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from enum import Enum
 
 from penstock.errors import OptionError
 
@@ -46,7 +47,20 @@ _AT_LEAST_ONE = (
     "publications_waiting_max",
     "publication_queries_max",
     "publication_save_interval_ms",
+    "in_sync_replicas",
+    "min_in_sync_replicas",
+    "slave_timeout_ms",
+    "ha_max_gap_not_in_sync_bytes",
+    "slave_sync_interval_ms",
 )
+
+
+class BrokerRole(Enum):
+    """What a broker is in a set that nobody coordinates."""
+
+    ASYNC_MASTER = "async_master"
+    SYNC_MASTER = "sync_master"
+    SLAVE = "slave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,33 @@ class BrokerOptions:
     register_timeout_ms: int = 6_000
     # Whether registrations are sent compressed; name servers before 4.3 cannot read them (compressedRegister).
     compressed_register: bool = False
+
+    # -- replicas (docs/operating/replication.md)
+
+    # async_master answers when it has a message itself; sync_master when `in_sync_replicas` have it; slave copies a
+    # master and takes no messages. A broker with a `broker_id` above 0 is a slave unless coordinated (brokerRole).
+    role: BrokerRole = BrokerRole.ASYNC_MASTER
+    # Port on which replicas get the log; 0 is the one after `port` (haListenPort).
+    ha_port: int = 0
+    # Replication address `host:port` of a slave's master. Empty: name servers are asked, which also say where the
+    # master's topics, groups and offsets are to be had (haMasterAddress).
+    ha_master_address: str = ""
+    # Copies of a message, the master's included, that a sync_master waits for (inSyncReplicas).
+    in_sync_replicas: int = 1
+    # Whether a sync_master waits for fewer copies while fewer slaves are in sync (enableAutoInSyncReplicas) ...
+    auto_in_sync_replicas: bool = False
+    # ... and how many there must be even then (minInSyncReplicas).
+    min_in_sync_replicas: int = 1
+    # How long a message waits for its copies before the sender is told that it is stored here, and nothing more is
+    # known (slaveTimeout).
+    slave_timeout_ms: int = 3_000
+    # A slave that is further behind than this is not in sync, and nobody waits for it (haMaxGapNotInSync).
+    ha_max_gap_not_in_sync_bytes: int = 256 << 20
+    # Whether slaves hand out messages: to consumers far behind, and to all of them while the master is gone. RocketMQ
+    # has it off (slaveReadEnable).
+    slave_reads: bool = True
+    # How often a slave asks its master for topics, groups, offsets and the progress of delays. RocketMQ's pace.
+    slave_sync_interval_ms: int = 3_000
 
     # -- topics
 
@@ -254,6 +295,12 @@ class BrokerOptions:
                 "use 1 to 100 letters, digits and the characters % | _ -",
             )
         self._require(self.port <= 65_535, "port", "use 0 to 65535")
+        self._require(self.ha_port <= 65_535, "ha_port", "use 0 to 65535")
+        self._require(
+            self.role is not BrokerRole.SLAVE or self.broker_id > 0,
+            "role",
+            "a slave needs a broker_id above 0; 0 is the master's",
+        )
         self._require(
             not self.vip_listener or self.port > 2,
             "vip_listener",
@@ -271,6 +318,11 @@ class BrokerOptions:
     def _require(self, holds: bool, name: str, hint: str) -> None:
         if not holds:
             raise OptionError(f"{name} is {getattr(self, name)!r}", hint)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker copies a master now."""
+        return self.broker_id > 0
 
     def advertise(self, host: str, port: int) -> str:
         """The address to hand out where the one a client dialled is not known: advertised, or as listening."""
