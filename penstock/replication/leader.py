@@ -130,6 +130,7 @@ class HaServer:
     def serve(self) -> None:
         """Be a classic master: whoever connects gets the log, and copies are counted."""
         self.step_down()
+        self._whole_end()
         self._become_writable()
         self._store.bound(None)
         self.tracker = AckTracker(
@@ -150,7 +151,7 @@ class HaServer:
                 "ask the coordinator who is master",
             )
         self.step_down()
-        end = self._store.cut_tail()
+        end = self._whole_end()
         self._epochs.truncate(end)
         known = self._epochs.entries
         if not known:
@@ -172,9 +173,12 @@ class HaServer:
             now_ms=self.now_ms(),
         )
 
+    def _whole_end(self) -> int:
+        """Where the log ends, after a record; a replica may have got the last one in part."""
+        return self._store.cut_tail() if self._store.is_replica else self._log.max_offset
+
     def _become_writable(self) -> None:
         if self._store.is_replica:
-            self._store.cut_tail()
             self._store.replica_mode(False)
 
     def step_down(self) -> None:
