@@ -2,7 +2,7 @@
 
     consumer    45 s    node id `consumerId@group`
     producer    30 s    node id: the client id
-    broker      25 s    node id `cluster/name/id`; the instance is the connection it reports over
+    broker      25 s    node id `cluster/name/id`
 
 Rules. A beat extends the node's own expiry and nobody else's. A scan, once a second, takes out whoever was silent
 for its time and calls the table's listener; a dropped connection does the same at once for everyone who reported
@@ -26,6 +26,11 @@ CONSUMER_TIMEOUT_MS = 45_000
 PRODUCER_TIMEOUT_MS = 30_000
 BROKER_TIMEOUT_MS = 25_000
 SCAN_INTERVAL_MS = 1_000
+
+
+def broker_node(name: tuple[str, str], broker_id: int) -> str:
+    """The node id of a broker."""
+    return f"{name[0]}/{name[1]}/{broker_id}"
 
 
 class Gone(Enum):
@@ -122,6 +127,11 @@ class HeartbeatTable:
                 late.append(node)
         return late
 
+    def refresh(self, now_ms: int) -> None:
+        """Beats could not be taken for a while, which is nobody's fault."""
+        for node in self._nodes.values():
+            node.expires_ms = now_ms + self.timeout_ms
+
     def clear(self) -> None:
         """Forget everyone without a word: this coordinator does not lead any more."""
         self._nodes.clear()
@@ -158,6 +168,10 @@ class Heartbeats:
     def connection_dropped(self, connection: int) -> list[TimeoutInfo]:
         """Release whoever reported over a connection that is gone."""
         return [node for table in self.tables for node in table.connection_dropped(connection)]
+
+    def refresh(self, now_ms: int) -> None:
+        for table in self.tables:
+            table.refresh(now_ms)
 
     def clear(self) -> None:
         for table in self.tables:

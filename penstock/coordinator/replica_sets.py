@@ -113,12 +113,17 @@ class ReplicaSet:
         self._policy = policy
         self._version: int | None = None
         self._change: _Change | None = None
-        self._is_claimed = False
+        self.is_claimed = False
         self._waiting: deque[_Asked] = deque()
         self._designation: _Asked | None = None
         # Until when a master that was just elected may still be on its way to act as one.
         self._promotion_until_ms = 0
         self._retry_ms = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no such set, and nobody is about to make it."""
+        return self.record is None and self.phase is Phase.READY and not self._waiting
 
     # -- the entry -------------------------------------------------------------------------------------------
 
@@ -145,8 +150,8 @@ class ReplicaSet:
         self.record, self._version = change.record, version
         self.phase = Phase.READY
         found: list[Instruction] = []
-        if not self._is_claimed and self.record is not None:
-            self._is_claimed = True
+        if not self.is_claimed and self.record is not None:
+            self.is_claimed = True
             self._hold(now_ms)
         elif self.record is not None and _mastership(self.record) != _mastership(before):
             found += self._elected(self.record, now_ms)
@@ -439,7 +444,7 @@ class ReplicaSet:
         """What must hold between any two events; a simulation asks after each."""
         record = self.record
         invariant((self._change is not None) == (self.phase in _WRITES), "a write under way and its phase")
-        if record is None or not self._is_claimed:
+        if record is None or not self.is_claimed:
             return
         invariant(record.sync_set <= record.replicas.keys(), "the sync-state set holds replicas only")
         invariant(record.next_id > max(record.replicas, default=0), "ids are given once")

@@ -62,6 +62,10 @@ class TopicReports:
         if before != self._topics[of]:
             self._tell(of)
 
+    def expect_again(self, of: SetName) -> None:
+        """The set has another master, whose versions are its own; its table is asked for."""
+        self._versions.pop(of, None)
+
     def forget(self, of: SetName) -> None:
         """The set is gone for good."""
         self._versions.pop(of, None)

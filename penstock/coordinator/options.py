@@ -1,0 +1,111 @@
+"""Every setting of a coordinator, validated once when the options are made.
+
+`docs/configuration.md` is generated from this file: the comment above a field is its documentation, and the name in
+parentheses is the key of RocketMQ's controller or of TubeMQ's master.ini. What the times mean for safety is in
+leases.py and docs/coordinator/README.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from penstock.coordinator.replica_sets import SetPolicy
+from penstock.errors import OptionError
+
+_EVERYWHERE = ("0.0.0.0", "::", "[::]")
+_ZERO_ALLOWED = ("port", "lease_margin_ms", "first_balance_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """Where a coordinator listens and keeps its state, whom it believes for how long, and how much it keeps."""
+
+    # Address to listen on. Without access control it is the loopback address unless told otherwise.
+    host: str = "127.0.0.1"
+    # Port to listen on; 0 takes any free one.
+    port: int = 9877
+    # The address, host:port, under which brokers, clients and other coordinators reach this one. Empty: where it
+    # listens.
+    advertised_address: str = ""
+    # Where the state is kept: sqlite:PATH for a single coordinator, zookeeper:HOST:PORT,HOST:PORT[/ROOT] for several.
+    # Empty: metadata.db in the data directory.
+    metadata: str = ""
+    # How long ZooKeeper keeps the session of a coordinator that it does not hear of. A leader that dies is replaced
+    # after this time.
+    session_timeout_ms: int = 6_000
+    # A consumer that has not reported for this long is taken out of its group (consumerHeartbeatTimeoutMs).
+    consumer_timeout_ms: int = 45_000
+    # A producer that has not reported for this long is forgotten (producerHeartbeatTimeoutMs).
+    producer_timeout_ms: int = 30_000
+    # A broker that has not reported for this long is taken out of the registry (brokerHeartbeatTimeoutMs). Whether it
+    # may still be master is decided sooner, by its lease.
+    broker_timeout_ms: int = 25_000
+    # How often consumers, producers and brokers are looked at for their timeouts.
+    scan_interval_ms: int = 1_000
+    # How long a master may acknowledge on its own after it sent a beat; one that dies is replaced after this time. At
+    # least four times the interval of the brokers' beats, so that three may be lost.
+    master_lease_ms: int = 2_000
+    # Added to a lease before another master is elected, for clocks that run at different speeds.
+    lease_margin_ms: int = 100
+    # How often leases are looked at.
+    lease_scan_ms: int = 50
+    # A broker that has not reported for this long is not elected and not let into a sync-state set.
+    broker_silent_ms: int = 2_000
+    # How long a broker that was elected may take to act as master before another one is elected.
+    promotion_timeout_ms: int = 10_000
+    # Elect a replica outside the sync-state set when nobody inside is alive (enableElectUncleanMaster). It may lack
+    # acknowledged messages, which are then lost.
+    unclean_elections: bool = False
+    # How old the copy may be from which a coordinator that does not lead answers questions.
+    stale_max_ms: int = 3_000
+    # How long a question waits for a copy that is not too old.
+    stale_wait_ms: int = 3_000
+    # How long a request may wait for the metadata store.
+    request_timeout_ms: int = 5_000
+    # How long a new leader lets consumers report what they hold before it assigns anything.
+    first_balance_ms: int = 30_000
+    # Broker sets that may exist at once.
+    sets_max: int = 1_024
+    # Brokers that one set may have.
+    replicas_max: int = 32
+    # Entries of topic-partitions in the registry; those of further topics are left out.
+    registry_partitions_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is int and value < (0 if field.name in _ZERO_ALLOWED else 1):
+                least = 0 if field.name in _ZERO_ALLOWED else 1
+                raise OptionError(f"{field.name} is {value}", f"use at least {least}")
+        self._require(bool(self.host), "host", "name an address, 127.0.0.1 for this machine only")
+        self._require(self.port <= 65_535, "port", "use 0 (any free port) to 65535")
+        self._require(
+            bool(self.advertised_address) or self.host not in _EVERYWHERE,
+            "host",
+            "nobody can dial that: set coordinator.advertised_address to what others dial",
+        )
+        self._require(
+            self.lease_scan_ms * 2 <= self.master_lease_ms,
+            "lease_scan_ms",
+            "master_lease_ms is too short for it",
+        )
+        self._require(
+            not self.metadata or self.metadata.startswith(("sqlite:", "zookeeper:")),
+            "metadata",
+            "write sqlite:PATH or zookeeper:HOST:PORT,HOST:PORT[/ROOT]",
+        )
+
+    def _require(self, holds: bool, name: str, hint: str) -> None:
+        if not holds:
+            raise OptionError(f"{name} is {getattr(self, name)!r}", hint)
+
+    @property
+    def set_policy(self) -> SetPolicy:
+        return SetPolicy(
+            lease_ms=self.master_lease_ms,
+            margin_ms=self.lease_margin_ms,
+            silent_ms=self.broker_silent_ms,
+            promotion_ms=self.promotion_timeout_ms,
+            replicas_max=self.replicas_max,
+            is_unclean_allowed=self.unclean_elections,
+        )

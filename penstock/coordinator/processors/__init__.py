@@ -1,0 +1,1 @@
+"""What a coordinator answers, by request code."""
