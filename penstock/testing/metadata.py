@@ -184,7 +184,9 @@ class MemoryMetadata(MetadataStore):
         self.notice()
 
     def expire(self) -> None:
-        """The servers end the session, and say so."""
+        """The servers end the session, and say so. Not for a client that is cut off: it would not hear of it, and no
+        server ends a session before its time."""
+        assert self._is_reached(), "a client that is cut off cannot be told; its session ends with its timeout"
         self._ensemble.end_session(self._session)
         self._drop()
         self.notice()
@@ -193,13 +195,16 @@ class MemoryMetadata(MetadataStore):
     def session(self) -> int:
         return self._session
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether its packets arrive."""
+        return self._is_linked
+
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         if not self._is_reached():
-            raise MetadataUnavailableError(
-                f"{self.address} cannot be reached", "check that its servers run, a majority of them"
-            )
+            raise self._unavailable()
         self._is_started = True
         self.notice()
 
@@ -276,6 +281,8 @@ class MemoryMetadata(MetadataStore):
                 result = read()
                 if await self._arrives(connection, deadline_ms):
                     return result
+            if self.clock_ms >= deadline_ms:
+                raise self._unavailable()
 
     async def _change(self, operations: Sequence[Operation]) -> Plan:
         deadline_ms = self.clock_ms + self._ensemble.operation_timeout_ms
@@ -298,9 +305,12 @@ class MemoryMetadata(MetadataStore):
                 raise MetadataClosedError(f"{self.address} is not open", "start it first")
             await self._wait_change(deadline_ms)
             if self.clock_ms >= deadline_ms:
-                raise MetadataUnavailableError(
-                    f"{self.address} cannot be reached", "check that its servers run, a majority of them"
-                )
+                raise self._unavailable()
+
+    def _unavailable(self) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
+            f"{self.address} cannot be reached", "check that its servers run, a majority of them"
+        )
 
     async def _arrives(self, connection: int, deadline_ms: int) -> bool:
         """One way. False if the connection broke meanwhile; in silence, it is waited for until it is noticed."""
@@ -312,7 +322,8 @@ class MemoryMetadata(MetadataStore):
     async def _wait_change(self, deadline_ms: int) -> None:
         changed = self._changed_state
         try:
-            await asyncio.wait_for(changed.wait(), max(0, deadline_ms - self.clock_ms) / 1000)
+            async with asyncio.timeout(max(0, deadline_ms - self.clock_ms) / 1000):
+                await changed.wait()
         except TimeoutError:
             pass
 

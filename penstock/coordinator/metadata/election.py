@@ -118,9 +118,9 @@ class Election:
             self._timer.cancel()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        held, self._seen = self._holds(), None
+        self._seen = None
         self._announce()
-        if held or self._claimed_term:
+        if self._claimed_term:
             await self._resign()
 
     def _holds(self) -> bool:
@@ -192,9 +192,8 @@ class Election:
             # The check makes sure that the entry is still the one of our term when it goes.
             await self._store.transact([Check(self._term_path, term.version), Delete(self._leader_path)])
         except MetadataError as error:
+            # The claim is kept in mind: if we stand again before the session is over, the entry is still ours.
             _log.warning("cannot resign at %s: %s; the entry goes with the session", self._leader_path, error)
-        finally:
-            self._claimed_term = 0
 
     def _announce(self) -> None:
         standing = _Standing(self.is_leader, self.leader, self._highest_term)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from penstock.coordinator.metadata.port import VALUE_BYTES_MAX, Create, Operation, Set
+from penstock.coordinator.metadata.port import VALUE_BYTES_MAX, Create, Delete, Operation, Set
 from penstock.errors import MetadataError
 
 ROOT = "/"
@@ -49,12 +49,22 @@ def check_value(path: str, value: bytes) -> bytes:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Each path and value, and all values together: a transaction is one frame."""
+    """Each path and value, all values together (a transaction is one frame), and that no entry is made below one that
+    the same transaction deletes: its parents are made beforehand, which would not help."""
     total = 0
+    deleted: set[str] = set()
     for operation in operations:
-        check_entry_path(operation.path)
+        path = check_entry_path(operation.path)
         if isinstance(operation, Create | Set):
-            total += len(check_value(operation.path, operation.value))
+            total += len(check_value(path, operation.value))
+        if isinstance(operation, Delete):
+            deleted.add(path)
+        elif isinstance(operation, Create):
+            deleted.discard(path)
+            if not deleted.isdisjoint(parents_of(path)):
+                raise MetadataError(
+                    f"{path} is to be made below an entry that the same transaction deletes", "make two of it"
+                )
     if total > VALUE_BYTES_MAX:
         raise MetadataError(
             f"a transaction with {total} bytes of values",

@@ -119,7 +119,8 @@ class ZooKeeperMetadata(MetadataStore):
         try:
             await self._wait_connected(self.clock_ms + options.connect_timeout_ms)
             # A server that lets us in may still lack a majority: only an answered change says that all is well.
-            await asyncio.wait_for(self._prove(), options.connect_timeout_ms / 1000)
+            async with asyncio.timeout(options.connect_timeout_ms / 1000):
+                await self._prove()
         except (MetadataUnavailableError, *_BROKEN) as error:
             await self.stop()
             raise MetadataUnavailableError(
@@ -159,7 +160,8 @@ class ZooKeeperMetadata(MetadataStore):
             changed = self._changed_state
             if self._state is SessionState.CONNECTED:
                 try:
-                    await asyncio.wait_for(self._prove(), granted_ms / 3000)
+                    async with asyncio.timeout(granted_ms / 3000):
+                        await self._prove()
                 except TimeoutError:
                     _log.warning(
                         "ZooKeeper at %s is silent; trying another of its servers", self._options.hosts
@@ -169,7 +171,8 @@ class ZooKeeperMetadata(MetadataStore):
                     _log.info("ZooKeeper: %r while renewing the session", error)
             # A new connection is tried at once; else it is time after a while.
             try:
-                await asyncio.wait_for(changed.wait(), beat_interval_ms(granted_ms) / 1000)
+                async with asyncio.timeout(beat_interval_ms(granted_ms) / 1000):
+                    await changed.wait()
             except TimeoutError:
                 pass
 
@@ -313,7 +316,9 @@ class ZooKeeperMetadata(MetadataStore):
     # -- between the two -------------------------------------------------------------------------------------
 
     async def _in_time(self, send: Callable[[KazooClient], Pending], deadline_ms: int) -> Any:
-        return await asyncio.wait_for(self._session.call(send), max(0, deadline_ms - self.clock_ms) / 1000)
+        # Not wait_for: that of Python 3.11 can swallow a cancellation which meets the answer.
+        async with asyncio.timeout(max(0, deadline_ms - self.clock_ms) / 1000):
+            return await self._session.call(send)
 
     async def _wait_connected(self, deadline_ms: int) -> None:
         while self._state is not SessionState.CONNECTED:
@@ -323,7 +328,8 @@ class ZooKeeperMetadata(MetadataStore):
                 )
             changed = self._changed_state
             try:
-                await asyncio.wait_for(changed.wait(), max(0, deadline_ms - self.clock_ms) / 1000)
+                async with asyncio.timeout(max(0, deadline_ms - self.clock_ms) / 1000):
+                    await changed.wait()
             except TimeoutError:
                 raise self._unavailable() from None
 
