@@ -74,6 +74,7 @@ class AdminSettings(TypedDict, total=False):
     heartbeat_interval_ms: int
     route_interval_ms: int
     reconnect_interval_ms: int
+    coordinators: str | Iterable[str]
 
 
 class AsyncAdmin:

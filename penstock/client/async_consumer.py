@@ -31,7 +31,7 @@ from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
-from penstock.errors import ClientClosedError, ClientError
+from penstock.errors import ClientClosedError, ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
@@ -49,6 +49,7 @@ class ConsumerSettings(TypedDict, total=False):
     heartbeat_interval_ms: int
     route_interval_ms: int
     reconnect_interval_ms: int
+    coordinators: str | Iterable[str]
     model: str
     start_from: str | int | datetime
     strategy: str | Strategy
@@ -74,6 +75,10 @@ class ConsumerSettings(TypedDict, total=False):
     stuck_ms: int
     close_timeout_ms: int
     offset_directory: str
+    balance: str
+    subscription_mode: str
+    coordinator_interval_ms: int
+    release_timeout_ms: int
 
 
 class AsyncConsumer:
@@ -93,6 +98,10 @@ class AsyncConsumer:
     ) -> None:
         given: dict[str, Any] = {**settings, "name_servers": name_servers, "group": group}
         self.client_options, self.options = read_settings(given, ClientOptions, ConsumerOptions)
+        if self.options.is_coordinated and not self.client_options.coordinators:
+            raise OptionError(
+                "balance is 'coordinator' and no coordinators are named", 'add coordinators="host:9877"'
+            )
         self._listener = listener
         self._on_queues = on_queues
         self._runtime = runtime

@@ -51,6 +51,7 @@ class ProducerSettings(TypedDict, total=False):
     heartbeat_interval_ms: int
     route_interval_ms: int
     reconnect_interval_ms: int
+    coordinators: str | Iterable[str]
     send_timeout_ms: int
     retries: int
     retry_not_durable: bool

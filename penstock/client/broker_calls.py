@@ -23,6 +23,7 @@ from penstock.protocol.bodies import (
     MessageQueue,
     SubscriptionData,
 )
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
@@ -43,15 +44,22 @@ from penstock.remoting import check
 logger = logging.getLogger(__name__)
 OFFSET_TIMEOUT_MS = 5_000
 LOCK_TIMEOUT_MS = 1_000
+LOCK_EXPIRY_MS = 30_000
 SEND_BACK_TIMEOUT_MS = 5_000
 
 
 class BrokerCalls:
     """The calls of one consumer group."""
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, holder: str = "", lock_expiry_ms: int = LOCK_EXPIRY_MS
+    ) -> None:
         self._instance = instance
         self._group = group
+        # How long a lock counts that could not be renewed.
+        self.expiry_ms = lock_expiry_ms
+        # Under which client id queues are leased; empty: they are not.
+        self._holder = holder
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -72,13 +80,13 @@ class BrokerCalls:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset and wait until the broker says that it did."""
-        header = self._commit_header(queue, offset)
-        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        command = self._commit_command(queue, offset)
+        answer = await self._ask_with(queue, command)
         if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             # A group that only reads what it was assigned has never introduced itself. A pull does that, where
             # groups are created on demand, without making this client a member.
             await self._introduce(queue)
-            answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            answer = await self._ask_with(queue, self._commit_command(queue, offset))
         check(answer)
 
     async def _introduce(self, queue: MessageQueue) -> None:
@@ -99,10 +107,8 @@ class BrokerCalls:
 
     async def commit_unheard(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset without an answer."""
-        header = self._commit_header(queue, offset)
-        await self._instance.remoting.send(
-            self._master(queue.broker_name), Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
-        )
+        command = self._commit_command(queue, offset)
+        await self._instance.remoting.send(self._master(queue.broker_name), command)
 
     async def first_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that is still there."""
@@ -123,18 +129,23 @@ class BrokerCalls:
         answer = check(await self._ask(queue, code, header))
         return OffsetResponseHeader.decode(answer.fields).offset
 
-    def _commit_header(self, queue: MessageQueue, offset: int) -> UpdateConsumerOffsetRequestHeader:
-        return UpdateConsumerOffsetRequestHeader(
+    def _commit_command(self, queue: MessageQueue, offset: int) -> Command:
+        header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
+        fields = header.encode()
+        if self._holder:
+            fields[HOLDER_FIELD] = self._holder
+        return Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header) -> Command:
+        return await self._ask_with(queue, Command(code, header.encode()))
+
+    async def _ask_with(self, queue: MessageQueue, command: Command) -> Command:
         if self._instance.broker_address(queue.broker_name) is None:
             # A queue of a topic that this client has not looked at yet: its route says where the broker is.
             await self._instance.routes.get(queue.topic)
-        return await self._instance.call_broker(
-            queue.broker_name, Command(code, header.encode()), OFFSET_TIMEOUT_MS
-        )
+        return await self._instance.call_broker(queue.broker_name, command, OFFSET_TIMEOUT_MS)
 
     def _master(self, broker_name: str) -> str:
         address = self._instance.broker_address(broker_name)
@@ -194,8 +205,16 @@ class BrokerCalls:
             granted.update(locked)
             refused.update(set(wanted) - locked)
 
-        await asyncio.gather(*(ask(name, wanted) for name, wanted in _by_broker(queues).items()))
+        await asyncio.gather(*(ask(name, wanted) for name, wanted in by_broker(queues).items()))
         return granted, refused
+
+    async def renew(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Keep locks: asking for one again does that."""
+        return await self.lock(queues)
+
+    def asked_ms(self, queue: MessageQueue) -> int | None:
+        """When the lock was asked for; not kept here."""
+        return None
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back. One that cannot be reached runs out by itself after a minute."""
@@ -206,7 +225,7 @@ class BrokerCalls:
             except PenstockError as error:
                 logger.info("unlocking queues of %s at %s: %s", self._group, broker_name, error)
 
-        await asyncio.gather(*(ask(name, held) for name, held in _by_broker(queues).items()))
+        await asyncio.gather(*(ask(name, held) for name, held in by_broker(queues).items()))
 
     async def _lock_call(
         self, code: RequestCode, broker_name: str, queues: list[MessageQueue], timeout_ms: int
@@ -231,7 +250,8 @@ class BrokerCalls:
         check(await self._instance.call_broker(message.queue.broker_name, command, SEND_BACK_TIMEOUT_MS))
 
 
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """Queues sorted by who has them."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         found.setdefault(queue.broker_name, []).append(queue)

@@ -17,10 +17,12 @@ from typing import Any
 
 from penstock.client.allocation import find_strategy
 from penstock.client.broker_calls import BrokerCalls
+from penstock.client.claims import Claims
 from penstock.client.consume_concurrently import ConcurrentConsumption
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.consume_orderly import OrderlyConsumption
 from penstock.client.consumption import Consumption
+from penstock.client.coordinated import Coordinated
 from penstock.client.handout import Handout
 from penstock.client.holdings import Holdings, idle
 from penstock.client.instance import ClientInstance
@@ -70,7 +72,9 @@ class ConsumerCore:
         self.started_wall_ms = self.clock.now_ms()
         # Set by the face: answers what brokers ask of this consumer.
         self.on_request: Handle | None = None
-        self.calls = BrokerCalls(instance, options.group)
+        holder = instance.client_id if options.is_coordinated else ""
+        self.calls = BrokerCalls(instance, options.group, holder, options.lock_expiry_ms)
+        self._locker = self._make_locker()
         self.offsets = OffsetStore(self._backend(), self.clock)
         self._starts = StartOffsets(
             self.calls,
@@ -80,7 +84,7 @@ class ConsumerCore:
             broadcasting=options.is_broadcasting,
         )
         self.consumption = self._consumption()
-        self.holdings = Holdings(options, self.calls, self.offsets, self._starts, handout, self.clock)
+        self.holdings = Holdings(options, self._locker, self.offsets, self._starts, handout, self.clock)
         self.holdings.context = PullContext(
             instance,
             options,
@@ -89,14 +93,16 @@ class ConsumerCore:
             self.subscriptions.get,
             self.consumption.accept,
             self._moved,
+            holder,
         )
         self.rebalance = Rebalance(
             instance.client_id,
             find_strategy(options.strategy),
-            orderly=options.orderly,
+            orderly=self._locker is not None,
             broadcasting=options.is_broadcasting,
         )
-        self.rebalancing = Rebalancing(
+        kind = Coordinated if options.is_coordinated else Rebalancing
+        self.rebalancing = kind(
             instance,
             options,
             self.rebalance,
@@ -106,14 +112,22 @@ class ConsumerCore:
             self.holdings,
             self,
             on_queues,
+            self._locker,
         )
         self._loops: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
+    def _make_locker(self) -> BrokerCalls | Claims | None:
+        options = self.options
+        if options.is_coordinated:
+            return Claims(self.instance, options.group, self.calls, orderly=options.orderly)
+        return self.calls if options.orderly and not options.is_broadcasting else None
+
     @property
-    def _has_locks(self) -> bool:
-        return self.options.orderly and not self.options.is_broadcasting
+    def _lock_interval_ms(self) -> int:
+        locker = self._locker
+        return locker.interval_ms if isinstance(locker, Claims) else self.options.lock_interval_ms
 
     def _backend(self) -> OffsetBackend:
         options = self.options
@@ -175,7 +189,7 @@ class ConsumerCore:
         self.handout.now_ms = self.clock.monotonic_ms()
         self.rebalancing.start()
         loops = [self._persist_loop, self._watch_loop]
-        if self._has_locks:
+        if self._locker is not None:
             loops.append(self._lock_loop)
         self._loops = [asyncio.ensure_future(self._forever(loop)) for loop in loops]
 
@@ -193,8 +207,9 @@ class ConsumerCore:
         await asyncio.gather(*running, return_exceptions=True)
         for owner in self.holdings.owners:
             self.holdings.forget(owner.queue)
-        if self._has_locks and held:
-            await self.calls.unlock(held)
+        if self._locker is not None and held:
+            await self._locker.unlock(held)
+        await self.rebalancing.leave()
         if self.rebalancing.joined:
             await self.instance.remove_consumer(self.group)
         await self.offsets.close()
@@ -249,6 +264,10 @@ class ConsumerCore:
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Pull exactly these queues, whoever else does."""
+        if self.options.is_coordinated:
+            raise ClientError(
+                "a coordinator assigns the queues of this consumer", 'use subscribe, or balance="client"'
+            )
         if len(self.subscriptions):
             raise ClientError("this consumer subscribes to topics", "use subscribe or assign, not both")
         wanted = tuple(dict.fromkeys(queues))
@@ -322,15 +341,15 @@ class ConsumerCore:
                 self.consumption.expire(owner, now, limit)
 
     async def _lock_loop(self) -> None:
-        wait_ms = self.options.lock_interval_ms
+        wait_ms = self._lock_interval_ms
         while True:
             await asyncio.sleep(wait_ms / 1000)
             if not len(self.holdings):
                 continue
             lost, heard = await self.holdings.renew_locks()
             for queue in lost:
-                self.rebalancing.event(Stuck(queue))
-            wait_ms = self.options.lock_interval_ms if heard else min(TICK_MS, self.options.lock_interval_ms)
+                self.rebalancing.lost(queue)
+            wait_ms = self._lock_interval_ms if heard else min(TICK_MS, self._lock_interval_ms)
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A mistake in one round must not end the consumer in silence."""

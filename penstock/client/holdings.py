@@ -1,9 +1,10 @@
 """The queues that a consumer holds: taken over, pulled, set to another offset, given up.
 
 Rules. A queue is given up in this order: nothing more is given out or pulled; in order, what is in hand is
-finished; its offset is stored; its lock is given back; it is forgotten. A queue whose lock went to somebody else
-is dropped without storing anything: the offset is theirs now. A queue that is set to another offset begins anew
-as if it had just been taken over; messages of before that are still in hand do not count any more.
+finished, and so it is for a leased queue, within `release_timeout_ms`; its offset is stored; its lock is given back;
+it is forgotten. A queue whose lock went to somebody else is dropped without storing anything: the offset is theirs
+now. A queue that is set to another offset begins anew as if it had just been taken over; messages of before that are
+still in hand do not count any more. Of a leased queue nothing is given out once the lease is over by our own clock.
 
 Belongs to the consumer's event loop.
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
-from penstock.client.broker_calls import BrokerCalls
 from penstock.client.handout import Handout
 from penstock.client.offset_store import OffsetStore
 from penstock.client.options import ConsumerOptions
@@ -25,6 +26,27 @@ from penstock.protocol.bodies import MessageQueue
 from penstock.runtime import Clock
 
 logger = logging.getLogger(__name__)
+Outcome = tuple[set[MessageQueue], set[MessageQueue]]
+
+
+class Locker(Protocol):
+    """Who makes queues ours: locks for order (`BrokerCalls`), or leases (`Claims`)."""
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> Outcome:
+        """Ask for queues: what was granted and what refused; what nobody answered for is in neither."""
+
+    async def renew(self, queues: Iterable[MessageQueue]) -> Outcome:
+        """Ask to go on holding queues."""
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give queues back."""
+
+    def asked_ms(self, queue: MessageQueue) -> int | None:
+        """When the queue was asked for, if that is known."""
+
+    @property
+    def expiry_ms(self) -> int:
+        """How long a grant counts that is not renewed."""
 
 
 class Holdings:
@@ -33,19 +55,18 @@ class Holdings:
     def __init__(
         self,
         options: ConsumerOptions,
-        calls: BrokerCalls,
+        locker: Locker | None,
         offsets: OffsetStore,
         starts: StartOffsets,
         handout: Handout,
         clock: Clock,
     ) -> None:
         self._options = options
-        self._calls = calls
+        self._locker = locker
         self._offsets = offsets
         self._starts = starts
         self._handout = handout
         self._clock = clock
-        self._locks = options.orderly and not options.is_broadcasting
         self._limits = QueueLimits(
             options.queue_messages_max, options.queue_bytes_max, options.queue_span_max
         )
@@ -82,7 +103,11 @@ class Holdings:
     def _begin(self, queue: MessageQueue, offset: int) -> None:
         owner = ProcessQueue(queue, offset, self._limits, orderly=self._options.orderly)
         owner.pulled_ms = owner.locked_ms = self._clock.monotonic_ms()
-        owner.locked_wall_ms = self._clock.now_ms() if self._locks else 0
+        if self._locker is not None:
+            owner.locked_ms = self._locker.asked_ms(queue) or owner.locked_ms
+            owner.locked_wall_ms = self._clock.now_ms()
+        if self._options.is_coordinated:
+            owner.is_lease_over = lambda: self._is_over(owner)
         if queue in self._paused:
             owner.pause()
         self._owners[queue] = owner
@@ -104,12 +129,24 @@ class Holdings:
         self.retire(queue)
         owner = self._owners.get(queue)
         if owner is not None and not owner.is_lock_lost:
-            if self._options.orderly:
-                await idle(owner)
+            await self._finish(owner)
             await self._offsets.persist([queue], surely=True)
         self.forget(queue)
-        if self._locks and (owner is None or not owner.is_lock_lost):
-            await self._calls.unlock([queue])
+        if self._locker is not None and (owner is None or not owner.is_lock_lost):
+            await self._locker.unlock([queue])
+
+    async def _finish(self, owner: ProcessQueue) -> None:
+        """Until what is in hand is done with, where others must not have it meanwhile."""
+        if self._options.orderly:
+            await idle(owner)
+        elif self._options.is_coordinated:
+            try:
+                async with asyncio.timeout(self._options.release_timeout_ms / 1000):
+                    await idle(owner)
+            except TimeoutError:
+                logger.warning(
+                    "%d messages of %s are in hand and will come again", owner.in_hand, owner.queue
+                )
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue at once, with all that is in hand."""
@@ -176,26 +213,32 @@ class Holdings:
 
     async def renew_locks(self) -> tuple[list[MessageQueue], bool]:
         """Renew the locks of all queues: those that somebody else has now, and whether every broker answered."""
-        asked = self.owners
-        granted, refused = await self._calls.lock([owner.queue for owner in asked])
-        now = self._clock.monotonic_ms()
+        assert self._locker is not None
+        asked, now = self.owners, self._clock.monotonic_ms()
+        granted, refused = await self._locker.renew([owner.queue for owner in asked])
         lost = []
         for owner in asked:
             if owner.is_dropped:
                 continue
             if owner.queue in granted:
+                # Counted from the asking: that is when the broker cannot have begun to count yet.
                 owner.locked_ms, owner.locked_wall_ms = now, self._clock.now_ms()
-                if not owner.is_locked:
+                if not owner.is_locked or owner.is_lease_over is not None:
                     owner.is_locked = True
                     self._handout.offer(owner)
             elif owner.queue in refused:
                 logger.warning("the lock of %s is somebody else's", owner.queue)
                 owner.is_locked, owner.is_lock_lost = False, True
                 lost.append(owner.queue)
-            elif now - owner.locked_ms > self._options.lock_expiry_ms and owner.is_locked:
+            elif self._is_over(owner) and owner.is_locked:
                 logger.warning("the lock of %s could not be renewed; its messages wait", owner.queue)
                 owner.is_locked = False
         return lost, len(granted) + len(refused) == len(asked)
+
+    def _is_over(self, owner: ProcessQueue) -> bool:
+        """Whether the lock or lease counts no more, by our own clock."""
+        assert self._locker is not None
+        return self._clock.monotonic_ms() - owner.locked_ms > self._locker.expiry_ms
 
 
 async def idle(owner: ProcessQueue) -> None:

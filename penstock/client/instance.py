@@ -21,9 +21,11 @@ import weakref
 from collections.abc import Awaitable, Iterable
 from typing import Any, ClassVar, Protocol
 
+from penstock.client.coordinators import Coordinators
 from penstock.client.identity import UniqueIds, client_id
 from penstock.client.name_servers import NameServers
 from penstock.client.options import ClientOptions
+from penstock.client.producer_beats import ProducerBeats
 from penstock.client.routes import Routes, TopicRoute, read_address
 from penstock.errors import ClientError, ConnectError, PenstockError
 from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
@@ -100,7 +102,10 @@ class ClientInstance:
         self.name_servers = NameServers(
             options.name_servers, self.remoting, runtime=self.runtime, timeout_ms=options.call_timeout_ms
         )
-        self.routes = Routes(self.name_servers)
+        self.coordinators: Coordinators | None = None
+        if options.coordinators:
+            self.coordinators = Coordinators(options.coordinators, self.remoting, options.call_timeout_ms)
+        self.routes = Routes(self.name_servers, self.coordinators)
         self.routes.on_change.append(self._route_changed)
         self.routes.is_served = self._is_connected
         # Both are set by `start`: the address from which we reach the cluster is part of who we are.
@@ -113,6 +118,7 @@ class ClientInstance:
         self._lost: set[str] = set()
         self.unsettled_ms = -NEVER_MS
         self._producers: dict[str, int] = {}
+        self._producer_beats: ProducerBeats | None = None
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -198,6 +204,9 @@ class ClientInstance:
             asyncio.ensure_future(self._heartbeat_loop()),
             asyncio.ensure_future(self._route_loop()),
         ]
+        if self.coordinators is not None:
+            self._producer_beats = ProducerBeats(self.coordinators, self.client_id, self.runtime.clock)
+            self._tasks.append(asyncio.ensure_future(self._producer_beats.run(self._published)))
 
     async def close(self) -> None:
         """Tell the brokers that every group leaves, then close all connections."""
@@ -209,6 +218,8 @@ class ClientInstance:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._producer_beats is not None:
+            await self._producer_beats.leave()
         for group in list(self._producers):
             await self._unregister("producerGroup", group)
         for group in list(self._consumers):
@@ -363,6 +374,12 @@ class ClientInstance:
                 heard = False
             interval = self.options.heartbeat_interval_ms
             wait_ms = interval if heard else min(interval, self.options.reconnect_interval_ms)
+
+    def _published(self) -> tuple[list[str], list[str]]:
+        """The groups of producers that live here, and the topics that they may send to."""
+        consumed = {topic for member in self._consumers.values() for topic in member.topics}
+        topics = [topic for topic in self.routes.cache.topics if topic not in consumed]
+        return sorted(self._producers), sorted(topics)
 
     async def _route_loop(self) -> None:
         while True:

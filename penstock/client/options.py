@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 
 from penstock.client.allocation import Strategy, find_strategy
 from penstock.errors import OptionError
+from penstock.protocol.bodies.balance import SubscriptionMode
 
 NAME_SERVER_PORT = 9876
+COORDINATOR_PORT = 9877
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _INT32_MAX = 2**31 - 1
 _NAME_MAX = 255
@@ -46,26 +48,36 @@ class Compression(StrEnum):
 
 def parse_name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
     """`"a:1;b:2"`, `"a,b"` or any iterable of addresses, as `host:port`; 9876 where no port is given."""
+    found = _addresses(value, NAME_SERVER_PORT)
+    if not found:
+        raise OptionError(
+            "no name server address was given", 'write them as "host:port", separated by ";" if several'
+        )
+    return found
+
+
+def parse_coordinators(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The same for coordinators, 9877 where no port is given; there may be none."""
+    return _addresses(value, COORDINATOR_PORT)
+
+
+def _addresses(value: str | Iterable[str], default_port: int) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else list(value)
     found: dict[str, None] = {}
     for text in texts:
         for part in text.replace(",", ";").split(";"):
             if part.strip():
-                found[_with_port(part.strip())] = None
-    if not found:
-        raise OptionError(
-            "no name server address was given", 'write them as "host:port", separated by ";" if several'
-        )
+                found[_with_port(part.strip(), default_port)] = None
     return tuple(found)
 
 
-def _with_port(text: str) -> str:
+def _with_port(text: str, default_port: int) -> str:
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         host, port = host + bracket, rest.removeprefix(":")
     else:
         host, _, port = text.partition(":")
-    port = port or str(NAME_SERVER_PORT)
+    port = port or str(default_port)
     if not host or any(c.isspace() or c in "/@" for c in host) or not (port.isascii() and port.isdigit()):
         raise OptionError(f"not an address: {text!r}", 'write it as "host:port" or "[ipv6]:port"')
     if not 0 < int(port) < 65536:
@@ -100,9 +112,13 @@ class ClientOptions:
     route_interval_ms: int = 30_000
     # Connection refused or lost: how long until a broker is tried again for its heartbeat.
     reconnect_interval_ms: int = 1_000
+    # Addresses of the coordinators, separated by `;`; the client finds the one that leads. With them, producers and
+    # consumers report there, and a topic that is missing is placed by the coordinator. Empty: there are none.
+    coordinators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
+        object.__setattr__(self, "coordinators", parse_coordinators(self.coordinators))
         for name in (
             "call_timeout_ms",
             "heartbeat_interval_ms",
@@ -254,10 +270,28 @@ class ConsumerOptions:
     close_timeout_ms: int = 10_000
     # Where a broadcasting consumer keeps its offsets. Empty: .penstock/offsets in the home directory.
     offset_directory: str = ""
+    # Who divides the queues: client, every consumer for itself, as RocketMQ does; or coordinator, which also leases
+    # each queue to one consumer at its broker. All consumers of a group must use the same.
+    balance: str = "client"
+    # With a coordinator, how a group shares topics with other groups: clustering, without limits; point_to_point, no
+    # second group of this mode reads the topic; publish_subscribe, a group is one consumer.
+    subscription_mode: str = "clustering"
+    # With a coordinator, how often the consumer reports to it, apart from when something changes.
+    coordinator_interval_ms: int = 5_000
+    # With a coordinator, how long messages that are worked on may hold up a queue that is to be given away; after
+    # that they come again elsewhere. TubeMQ waits 3 s.
+    release_timeout_ms: int = 10_000
 
     def __post_init__(self) -> None:
         check_name("group", self.group)
         require_choice("model", self.model, ("clustering", "broadcasting"))
+        require_choice("balance", self.balance, ("client", "coordinator"))
+        require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))
+        if self.is_coordinated and self.is_broadcasting:
+            raise OptionError(
+                "balance is 'coordinator' and model is 'broadcasting'",
+                "every consumer of a broadcasting group reads all queues: there is nothing to balance",
+            )
         self._check_start()
         find_strategy(self.strategy)
         for name, low, high in (
@@ -279,6 +313,8 @@ class ConsumerOptions:
             ("lock_expiry_ms", 1, 60_000),
             ("stuck_ms", 1_000, _INT32_MAX),
             ("close_timeout_ms", 0, _INT32_MAX),
+            ("coordinator_interval_ms", 1, 30_000),
+            ("release_timeout_ms", 0, 300_000),
         ):
             require_range(name, getattr(self, name), low, high)
         if self.pull_timeout_ms <= self.suspend_ms:
@@ -308,6 +344,10 @@ class ConsumerOptions:
     @property
     def is_broadcasting(self) -> bool:
         return self.model == "broadcasting"
+
+    @property
+    def is_coordinated(self) -> bool:
+        return self.balance == "coordinator"
 
     @property
     def back_retries_max(self) -> int:

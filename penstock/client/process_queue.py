@@ -77,6 +77,8 @@ class ProcessQueue:
         # In order, nothing is given out without the lock.
         self.is_locked = True
         self.is_lock_lost = False
+        # Leased queues: whether the lease is over by now, asked before anything is given out.
+        self.is_lease_over: Callable[[], bool] | None = None
         self.locked_ms = 0
         self.locked_wall_ms = 0
         # When the last pull was answered and the last message done with.
@@ -134,7 +136,9 @@ class ProcessQueue:
 
     @property
     def gives_out(self) -> bool:
-        return self.is_locked and not (self.is_retired or self.is_paused)
+        if not self.is_locked or self.is_retired or self.is_paused:
+            return False
+        return self.is_lease_over is None or not self.is_lease_over()
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> list[ReceivedMessage]:
         """Take what was pulled, and where to pull next; the messages that are new are returned for handing out."""

@@ -39,6 +39,7 @@ from penstock.errors import (
     ResponseError,
 )
 from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
@@ -66,6 +67,8 @@ class PullContext:
     accept: Callable[[ProcessQueue, list[ReceivedMessage]], None]
     # The broker says that the queue goes on elsewhere.
     moved: Callable[[ProcessQueue, int], None]
+    # Under which client id the queues are leased; empty: they are not.
+    holder: str = ""
 
 
 class PullLoop:
@@ -188,6 +191,8 @@ class PullLoop:
                 expression_type=subscription.expression_type if subscription is not None else "TAG",
                 broker_name=queue.broker_name,
             ).encode()
+            if context.holder:
+                self._fields[HOLDER_FIELD] = context.holder
         flag = PullSysFlag.SUSPEND if context.options.suspend_ms else PullSysFlag(0)
         if subscription is None:
             flag |= PullSysFlag.SUBSCRIPTION

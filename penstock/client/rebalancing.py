@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from penstock.client.broker_calls import BrokerCalls
-from penstock.client.holdings import Holdings
+from penstock.client.holdings import Holdings, Locker
 from penstock.client.instance import ClientInstance, ConsumerMember
 from penstock.client.options import ConsumerOptions
 from penstock.client.rebalance import (
@@ -36,6 +36,7 @@ from penstock.client.rebalance import (
     Started,
     StartFailed,
     Stopped,
+    Stuck,
     TopicLeft,
     TopicSeen,
     TryAgain,
@@ -69,6 +70,7 @@ class Rebalancing:
         holdings: Holdings,
         member: ConsumerMember,
         on_queues: OnQueues | None = None,
+        locker: Locker | None = None,
     ) -> None:
         self._instance = instance
         self._options = options
@@ -79,6 +81,9 @@ class Rebalancing:
         self._holdings = holdings
         self._member = member
         self._on_queues = on_queues
+        self._locker = locker
+        # How often a round is held in which nothing changes.
+        self._interval_ms = options.rebalance_interval_ms
         self._assigned: tuple[MessageQueue, ...] | None = None
         self._is_news = False
         self._wake = asyncio.Event()
@@ -139,6 +144,13 @@ class Rebalancing:
         self._assigned = tuple(queues)
         self.event(Assigned(self._assigned))
 
+    def lost(self, queue: MessageQueue) -> None:
+        """The lock of a queue is somebody else's: begin anew, if it can be had again."""
+        self.event(Stuck(queue))
+
+    async def leave(self) -> None:
+        """Everything is given back: say goodbye to whoever divides the queues. The brokers hear it otherwise."""
+
     def event(self, event: Event) -> None:
         """Something happened to a queue."""
         if not self._stopped:
@@ -158,7 +170,7 @@ class Rebalancing:
         while True:
             try:
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
-                async with asyncio.timeout(self._options.rebalance_interval_ms / 1000):
+                async with asyncio.timeout(self._interval_ms / 1000):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -294,7 +306,8 @@ class Rebalancing:
         self.event(Released(queue))
 
     async def _lock(self, queues: tuple[MessageQueue, ...]) -> None:
-        granted, _ = await self._calls.lock(queues)
+        assert self._locker is not None
+        granted, _ = await self._locker.lock(queues)
         self.event(LockAnswered(queues, frozenset(granted)))
 
     async def _begin(self, queue: MessageQueue) -> None:

@@ -3,7 +3,8 @@
 Rules: a producer uses the queues with write permission of brokers that have a master (id 0); a consumer those
 with read permission, master or not. An order configuration, where a topic has one, alone decides the
 producer's queues. A topic nobody knows yet is written to by the route of the template topic, with at most as
-many queues as the producer would ask for; the broker creates it with the first message. A broker that is in no
+many queues as the producer would ask for; the broker creates it with the first message. Where there are
+coordinators, they are asked to place it first. A broker that is in no
 route any more is forgotten. Name servers tell nobody of a death: routes are asked for again every 30 s and
 whenever one turned out to be stale. One that no name server knows any more is kept while a broker of it is
 connected: the name server may have been started after the broker, and the broker knows best.
@@ -19,8 +20,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from penstock.client.coordinators import Coordinators
 from penstock.client.name_servers import NameServers
-from penstock.errors import CodecError, PenstockError, ResponseError, RouteNotFoundError
+from penstock.errors import CodecError, PenstockError, RemotingError, ResponseError, RouteNotFoundError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -42,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 # More queues than any broker would create; a route that claims more is damaged or hostile.
 _QUEUES_MAX = 65_536
+# A coordinator's last word about a topic; any other answer leaves it to the brokers.
+_REFUSALS = (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
+# How long a broker may take to tell its name servers of a topic that was just created.
+CREATED_TRIES, CREATED_WAIT_S = 10, 0.1
 
 
 def read_address(broker: BrokerData, broker_id: int) -> str | None:
@@ -179,7 +185,8 @@ class RouteCache:
 class Routes:
     """The cache, kept true by asking a name server. `on_change` is called in the loop with each new route."""
 
-    def __init__(self, name_servers: NameServers) -> None:
+    def __init__(self, name_servers: NameServers, coordinators: Coordinators | None = None) -> None:
+        self._coordinators = coordinators
         self.cache = RouteCache()
         self.on_change: list[Callable[[TopicRoute], object]] = []
         # Whether a broker of the route is known to be alive by other means.
@@ -210,6 +217,9 @@ class Routes:
         try:
             return await self.refresh(topic)
         except RouteNotFoundError:
+            created = await self._create(topic, queues_max)
+            if created is not None:
+                return created
             if not template or template == topic:
                 raise
         try:
@@ -222,6 +232,25 @@ class Routes:
         route = model.as_template_for(topic, queues_max)
         self._take(route)
         return route
+
+    async def _create(self, topic: str, queues: int) -> TopicRoute | None:
+        """Have a coordinator place a topic that nobody has: its route, or None if the topic has to come into being
+        otherwise. ResponseError if the coordinator does not allow it."""
+        if self._coordinators is None:
+            return None
+        try:
+            await self._coordinators.create(topic, queues)
+        except (RemotingError, ResponseError) as error:
+            if error.code in _REFUSALS:
+                raise
+            logger.info("topic %s is missing and no coordinator creates it: %s", topic, error)
+            return None
+        for _ in range(CREATED_TRIES):
+            try:
+                return await self.refresh(topic)
+            except RouteNotFoundError:
+                await asyncio.sleep(CREATED_WAIT_S)
+        return None
 
     async def refresh_all(self, *topics: str) -> None:
         """Ask again for every known topic and those given; what fails keeps its old route until next time."""

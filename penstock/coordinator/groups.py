@@ -154,6 +154,8 @@ class Groups:
 
     def _check(self, body: ClientBeatBody) -> None:
         _check_name("group", body.group, NAME_MAX)
+        if "@" in body.group:
+            raise _refused(f"group is {body.group[:80]!r}", "use letters, digits, _ - % |")
         _check_name("clientId", body.client_id, CLIENT_ID_MAX)
         for topic in body.topics:
             _check_name("topic", topic, NAME_MAX)

@@ -1,0 +1,121 @@
+"""Leases of queues at their brokers, for consumers that a coordinator balances (9026, 9027, 9028).
+
+Rules. A lease counts from the moment its request was sent, so it is over here before it is over at the broker. Where
+a broker refuses, it says who holds the queue (`refused`). In order, the queue lock of RocketMQ is asked for as well,
+after the lease and given back before it: brokers know by it that a group consumes in order. One call per broker, all
+at once; queues of a broker that does not answer are neither granted nor refused. Belongs to the consumer's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from penstock.client.broker_calls import BrokerCalls, by_broker
+from penstock.client.instance import ClientInstance
+from penstock.errors import PenstockError
+from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.bodies.balance import LeaseAnswerBody, LeasedElsewhere, LeaseRequestBody
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import check
+
+logger = logging.getLogger(__name__)
+Outcome = tuple[set[MessageQueue], set[MessageQueue]]
+TIMEOUT_MS = 2_000
+# Until a broker says how long it leases.
+FIRST_LEASE_MS = 10_000
+
+
+class Claims:
+    """The leases of one consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str, calls: BrokerCalls, *, orderly: bool) -> None:
+        self._instance = instance
+        self._group = group
+        self._calls = calls
+        self._orderly = orderly
+        self._asked_ms: dict[MessageQueue, int] = {}
+        # The shortest lease that a broker has granted.
+        self.lease_ms = FIRST_LEASE_MS
+        # Who has the queues that were refused last.
+        self.refused: dict[MessageQueue, LeasedElsewhere] = {}
+
+    @property
+    def expiry_ms(self) -> int:
+        """How long a lease counts: a little less than the broker keeps it."""
+        return self.lease_ms * 9 // 10
+
+    @property
+    def interval_ms(self) -> int:
+        """How often leases are renewed: so that two attempts may fail."""
+        return max(1, self.lease_ms // 4)
+
+    def asked_ms(self, queue: MessageQueue) -> int | None:
+        """When the lease that counts was asked for."""
+        return self._asked_ms.get(queue)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> Outcome:
+        """Claim queues: what is granted, and what others hold."""
+        return await self._both(RequestCode.CLAIM_PARTITION, queues)
+
+    async def renew(self, queues: Iterable[MessageQueue]) -> Outcome:
+        """Go on holding queues: those that are still ours, and those that are not."""
+        return await self._both(RequestCode.REFRESH_PARTITION, queues)
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Give queues back. A lease whose broker cannot be reached runs out by itself."""
+        wanted = list(queues)
+        if self._orderly:
+            await self._calls.unlock(wanted)
+        await self._give_back(wanted)
+
+    async def _give_back(self, wanted: Iterable[MessageQueue]) -> None:
+        for queue in wanted:
+            self._asked_ms.pop(queue, None)
+
+        async def ask(broker_name: str, held: list[MessageQueue]) -> None:
+            try:
+                check(await self._ask(RequestCode.RELEASE_PARTITION, broker_name, held))
+            except PenstockError as error:
+                logger.info("giving back leases of %s at %s: %s", self._group, broker_name, error)
+
+        await asyncio.gather(*(ask(name, held) for name, held in by_broker(wanted).items()))
+
+    async def _both(self, code: RequestCode, queues: Iterable[MessageQueue]) -> Outcome:
+        granted, refused = await self._lease(code, queues)
+        if self._orderly and granted:
+            locked, not_locked = await self._calls.lock(granted)
+            await self._give_back(not_locked)
+            return locked, refused | not_locked
+        return granted, refused
+
+    async def _lease(self, code: RequestCode, queues: Iterable[MessageQueue]) -> Outcome:
+        granted: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
+
+        async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
+            asked_ms = self._instance.runtime.clock.monotonic_ms()
+            try:
+                answer = LeaseAnswerBody.decode(check(await self._ask(code, broker_name, wanted)).body)
+            except PenstockError as error:
+                logger.info("leases of %s at %s: %s", self._group, broker_name, error)
+                return
+            if answer.lease_ms:
+                self.lease_ms = min(self.lease_ms, answer.lease_ms)
+            for queue in set(answer.granted) & set(wanted):
+                granted.add(queue)
+                self._asked_ms[queue] = asked_ms
+                self.refused.pop(queue, None)
+            for one in answer.refused:
+                refused.add(one.queue)
+                self._asked_ms.pop(one.queue, None)
+                self.refused[one.queue] = one
+
+        await asyncio.gather(*(ask(name, wanted) for name, wanted in by_broker(queues).items()))
+        return granted, refused
+
+    async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Command:
+        body = LeaseRequestBody(self._instance.client_id, self._group, tuple(queues))
+        return await self._instance.call_broker(broker_name, Command(code, body=body.encode()), TIMEOUT_MS)

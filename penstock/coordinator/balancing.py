@@ -1,0 +1,201 @@
+"""Runs the balance of all groups: carries beats to the cores, holds rounds in time, nudges members that have events.
+
+    heartbeats   a consumer that times out or closes leaves its group, one whose connection drops may come back
+    reports      queues that appear or vanish are told to the groups that subscribe to them
+    lead         a new term knows nobody and divides nothing before everybody had time to report
+
+Rules. A nudge is NOTIFY_CONSUMER_IDS_CHANGED (40) over the connection of the last beat: it only makes the member beat
+sooner, so it may be lost. Nothing here is written down: who holds what is known by the members and by the brokers'
+leases. Owned by the coordinator's event loop; the decisions are in balance.py and division.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.coordinator.balance import BalanceTimes
+from penstock.coordinator.explain import explain
+from penstock.coordinator.groups import GroupLimits, Groups, NudgeMember
+from penstock.coordinator.heartbeats import Gone, Heartbeats, TimeoutInfo
+from penstock.coordinator.leadership import Lead, Leadership
+from penstock.coordinator.publishers import Publishers
+from penstock.coordinator.topic_reports import SetName, TopicReports
+from penstock.errors import RequestError
+from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody, ClientKind
+from penstock.protocol.bodies.explanation import ExplanationBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection
+from penstock.runtime import Clock
+
+_LOG = logging.getLogger("penstock.coordinator")
+TICK_MS = 100
+FIRST_BALANCE_MS = 5_000
+
+
+class Balancing:
+    """See the module's text. `start` and `stop` belong to one event loop."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        heartbeats: Heartbeats,
+        reports: TopicReports,
+        clock: Clock,
+        *,
+        times: BalanceTimes | None = None,
+        limits: GroupLimits | None = None,
+        first_balance_ms: int = FIRST_BALANCE_MS,
+    ) -> None:
+        self._leadership = leadership
+        self._heartbeats = heartbeats
+        self._reports = reports
+        self._clock = clock
+        self._first_balance_ms = first_balance_ms
+        self._limits = limits or GroupLimits()
+        self.groups = Groups(times, self._limits)
+        self.publishers = Publishers()
+        # Over which connection each member reported last, by its node id.
+        self._connections: dict[str, Connection] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        leadership.listen(self._led)
+        heartbeats.consumers.listen(self._consumer_gone)
+        heartbeats.producers.listen(self._producer_gone)
+        reports.on_change(self._topics_changed)
+
+    @property
+    def term(self) -> int:
+        return self.groups.term
+
+    async def start(self) -> None:
+        self._ticking = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+            self._ticking = None
+
+    # -- what clients say ------------------------------------------------------------------------------------
+
+    def consumer_beat(self, body: ClientBeatBody, connection: Connection) -> ClientBeatAnswer:
+        """A consumer reports; RequestError if it may not be a member."""
+        now_ms = self._clock.monotonic_ms()
+        group = self.groups.get(body.group)
+        before = group.topics if group is not None else set()
+        answer, nudges = self.groups.beat(body, now_ms)
+        node, table = node_id(body.client_id, body.group), self._heartbeats.consumers
+        if not table.beat(node, now_ms, connection=connection.id):
+            table.register(node, now_ms, connection=connection.id)
+        self._connections[node] = connection
+        group = self.groups.get(body.group)
+        if group is not None and group.topics != before:
+            self._tell_queues(only=body.group)
+        self._nudge(nudges)
+        return answer
+
+    def producer_beat(self, body: ClientBeatBody, connection: Connection) -> None:
+        """A producer reports what it publishes."""
+        now_ms = self._clock.monotonic_ms()
+        if not body.client_id or len(body.topics) > self._limits.topics_max:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, "a producer needs an id, and not too many topics"
+            )
+        self.publishers.beat(body.client_id, body.group, frozenset(body.topics))
+        table = self._heartbeats.producers
+        if not table.beat(body.client_id, now_ms, connection=connection.id):
+            table.register(body.client_id, now_ms, connection=connection.id)
+
+    def close(self, body: ClientBeatBody) -> None:
+        """A client says goodbye: it has let go of everything."""
+        if body.kind is ClientKind.PRODUCER:
+            self._heartbeats.producers.close(body.client_id)
+        elif not self._heartbeats.consumers.close(node_id(body.client_id, body.group)):
+            # Its connection dropped before: not in the table any more, but its group may still wait for it.
+            self._nudge(self.groups.left(body.group, body.client_id, self._clock.monotonic_ms()))
+
+    def explain(self, name: str) -> ExplanationBody:
+        """Who owns what in a group, and why."""
+        group = self.groups.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"no consumer of group {name[:80]!r} is balanced by this coordinator",
+                'consumers choose it with balance="coordinator"; of others `penstock group describe` knows',
+            )
+        return explain(group, self.term, self._clock.monotonic_ms())
+
+    # -- what else happens -----------------------------------------------------------------------------------
+
+    def _led(self, event: Lead, term: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if event is Lead.TOOK_OVER:
+            self.groups.lead(term, now_ms + self._first_balance_ms)
+            self.publishers.clear()
+            self._connections.clear()
+        elif event is Lead.RESUMED:
+            # Whoever did not live through the pause has to time out like everybody else.
+            for name in self.groups.names:
+                group = self.groups.get(name)
+                for member in group.members if group is not None else ():
+                    if node_id(member, name) not in self._heartbeats.consumers:
+                        self._heartbeats.consumers.register(node_id(member, name), now_ms)
+
+    def _consumer_gone(self, node: str, info: TimeoutInfo) -> None:
+        client_id, _, group = node.rpartition("@")
+        now_ms = self._clock.monotonic_ms()
+        self._connections.pop(node, None)
+        if info.gone is Gone.DROPPED:
+            self.groups.dropped(group, client_id, now_ms)
+        else:
+            _LOG.info("consumer %s of group %s is gone (%s)", client_id, group, info.gone)
+            self._nudge(self.groups.left(group, client_id, now_ms))
+
+    def _producer_gone(self, node: str, info: TimeoutInfo) -> None:
+        self.publishers.release(node)
+
+    def _topics_changed(self, of: SetName) -> None:
+        self._tell_queues()
+
+    def _tell_queues(self, only: str | None = None) -> None:
+        brokers = frozenset(one.name for one in self._reports.sets)
+        group = self.groups.get(only) if only is not None else None
+        topics = group.topics if group is not None else self.groups.topics
+        queues = {
+            topic: tuple(
+                MessageQueue(topic, broker, number)
+                for broker, count in sorted(counts.items())
+                for number in range(count)
+            )
+            for topic, counts in self._reports.readable(topics).items()
+        }
+        self.groups.seen(queues, brokers, self._clock.monotonic_ms(), only)
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            try:
+                self.tick()
+            except Exception:
+                _LOG.exception("a balance round failed; the next one comes")
+
+    def tick(self) -> None:
+        """Hold the rounds that are due, if this coordinator surely leads."""
+        if self._leadership.is_sure:
+            self._nudge(self.groups.tick(self._clock.monotonic_ms()))
+
+    def _nudge(self, nudges: list[NudgeMember]) -> None:
+        for one in nudges:
+            connection = self._connections.get(node_id(one.member, one.group))
+            if connection is not None and connection.is_open:
+                command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": one.group})
+                connection.send(command)
+
+
+def node_id(client_id: str, group: str) -> str:
+    """TubeMQ's `consumerId@group`; a group has no @, a client id may."""
+    return f"{client_id}@{group}"
