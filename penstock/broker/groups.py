@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -62,6 +62,8 @@ class Groups:
         self._clock = runtime.clock
         self._limit = limit or CreationLimit(runtime.clock, options.create_per_second, options.create_burst)
         self._table = SubscriptionGroupTable()
+        # Told of the name of a group that was made, changed or deleted.
+        self.on_change: list[Callable[[str], None]] = []
         self.saver = TableSaver(
             ConfigFile(runtime.disk, config / SubscriptionGroupTable.FILE_NAME), self.snapshot, runtime.clock
         )
@@ -165,7 +167,7 @@ class Groups:
         if self._table.groups.pop(name, None) is None:
             return False
         _LOG.info("group %s is deleted", name)
-        self._moved_on()
+        self._moved_on(name)
         return True
 
     def forbid_read(self, group: str, topic: str, is_forbidden: bool) -> None:
@@ -182,12 +184,29 @@ class Groups:
             self._table.forbidden[group] = changed
         else:
             self._table.forbidden.pop(group, None)
-        self._moved_on()
+        self._moved_on(group)
+
+    def copy(self, table: SubscriptionGroupTable, gone: Iterable[str] | None = None) -> None:
+        """What a replica does: take a master's groups over, without those that are `gone`; None: all but these are.
+        What is forbidden is always taken over as a whole."""
+        mine = self._table
+        if gone is None:
+            gone = [name for name in mine.groups if name not in table.groups]
+        changed = [name for name, group in table.groups.items() if mine.groups.get(name) != group]
+        lost = [name for name in gone if mine.groups.pop(name, None) is not None]
+        mine.groups.update((name, table.groups[name]) for name in changed)
+        is_same = mine.data_version == table.data_version and mine.forbidden == table.forbidden
+        if changed or lost or not is_same:
+            mine.data_version = table.data_version
+            mine.forbidden = {name: dict(topics) for name, topics in table.forbidden.items()}
+            self.saver.changed()
 
     def _put(self, config: SubscriptionGroup) -> None:
         self._table.groups[config.name] = config
-        self._moved_on()
+        self._moved_on(config.name)
 
-    def _moved_on(self) -> None:
+    def _moved_on(self, name: str) -> None:
         self._table.data_version = self._table.data_version.next(self._clock.now_ms())
         self.saver.changed()
+        for listener in self.on_change:
+            listener(name)

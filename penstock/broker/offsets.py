@@ -10,7 +10,7 @@ caller's to check.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
@@ -38,6 +38,8 @@ class ConsumerOffsets:
         self._resets: _Table = {}
         # Told of a topic and a queue whose next pull has a reset to take.
         self.on_reset: list[Callable[[str, int], None]] = []
+        # Told of a topic and a group whose offsets have changed, or are gone.
+        self.on_change: list[Callable[[TopicGroup], None]] = []
         self.saver = TableSaver(
             ConfigFile(runtime.disk, config / ConsumerOffsetTable.FILE_NAME),
             self._to_save,
@@ -76,6 +78,12 @@ class ConsumerOffsets:
         copied = {key: dict(queues) for key, queues in table.offsets.items()}
         return ConsumerOffsetTable(table.data_version, copied, table.extra)
 
+    def snapshot_of(self, keys: Iterable[TopicGroup]) -> ConsumerOffsetTable:
+        """The same of these only, as far as there are offsets of them."""
+        table = self._table
+        found = {key: dict(table.offsets[key]) for key in keys if key in table.offsets}
+        return ConsumerOffsetTable(table.data_version, found)
+
     # -- offsets ---------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
@@ -100,7 +108,12 @@ class ConsumerOffsets:
             queues = self._table.offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self.saver.changed()
+            self._changed(key)
+
+    def _changed(self, key: TopicGroup) -> None:
+        self.saver.changed()
+        for listener in self.on_change:
+            listener(key)
 
     def _has_room(self, table: _Table, key: TopicGroup, count: int) -> bool:
         return count < self._count_max and (key in table or len(table) < max(self._count_max // 10, 1))
@@ -165,6 +178,21 @@ class ConsumerOffsets:
         """Every topic and group with the offsets of its queues."""
         yield from self._table.offsets.items()
 
+    def copy(self, table: ConsumerOffsetTable, gone: Iterable[TopicGroup] | None = None) -> None:
+        """What a replica does: take a master's offsets over, without those `gone`; None: all but these are."""
+        mine = self._table.offsets
+        if gone is None:
+            gone = [key for key in mine if key not in table.offsets]
+        for key in [key for key in gone if key in mine]:
+            self._count -= len(mine.pop(key))
+            self.saver.changed()
+        for key, queues in table.offsets.items():
+            known = mine.get(key, _NONE)
+            if known != queues:
+                self._count += len(queues) - len(known)
+                mine[key] = dict(queues)
+                self.saver.changed()
+
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that have offsets in a topic."""
         return [key.group for key in self._table.offsets if key.topic == topic]
@@ -189,6 +217,6 @@ class ConsumerOffsets:
             gone = self._table.offsets.pop(key, None)
             if gone is not None:
                 self._count -= len(gone)
-                self.saver.changed()
+                self._changed(key)
             self._pulled_count -= len(self._pulled.pop(key, _NONE))
             self._resets.pop(key, None)

@@ -52,6 +52,7 @@ _AT_LEAST_ONE = (
     "slave_timeout_ms",
     "ha_max_gap_not_in_sync_bytes",
     "slave_sync_interval_ms",
+    "beat_interval_ms",
 )
 
 
@@ -130,6 +131,11 @@ class BrokerOptions:
     slave_reads: bool = True
     # How often a slave asks its master for topics, groups, offsets and the progress of delays. RocketMQ's pace.
     slave_sync_interval_ms: int = 3_000
+    # Coordinators as `host:port`, separated by `;`. With them the broker is a member of a coordinated set: they say who
+    # is master, and `role` and `broker_id` are not looked at (docs/operating/cluster.md).
+    coordinators: tuple[str, ...] = ()
+    # How often it reports to them. Its lease is four times as long by their default: three reports may be lost.
+    beat_interval_ms: int = 500
 
     # -- topics
 
@@ -309,6 +315,7 @@ class BrokerOptions:
         self._require(self.permission <= 7, "permission", "use 6 for read and write, 4 or 2 for one of them")
         self._require(self.memory_percent <= 100, "memory_percent", "use a percentage from 0 to 100")
         self._require(all(self.name_servers), "name_servers", "name each as host:port")
+        self._require(all(self.coordinators), "coordinators", "name each as host:port")
         self._require(
             self.register_interval_ms <= 60_000,
             "register_interval_ms",

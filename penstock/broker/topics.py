@@ -10,7 +10,7 @@ told apart here: `is_system` may not be created, changed or deleted by a request
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -344,6 +344,29 @@ class Topics:
         for listener in self.on_delete:
             listener(name)
         return True
+
+    def copy(self, table: TopicTable, gone: Iterable[str] | None = None) -> None:
+        """What a replica does: take a master's topics over, without those `gone`; None: all but these are."""
+        if gone is None:
+            gone = [name for name in self._topics if name not in table.topics]
+        changed = [config for name, config in table.topics.items() if self._topics.get(name) != config]
+        lost = [name for name in gone if self._topics.pop(name, None) is not None]
+        self._topics.update((config.name, config) for config in changed)
+        if not changed and not lost and self._table.data_version == table.data_version:
+            return
+        self._table.data_version = table.data_version
+        self.saver.changed()
+        for config in (*changed, *((None,) if lost else ())):
+            for listener in self.on_change:
+                listener(config)
+        for name in lost:
+            for deletion in self.on_delete:
+                deletion(name)
+
+    def lead(self, epoch: int) -> None:
+        """This broker is master of an epoch: whatever version its table has, it is newer than any before."""
+        self._table.data_version = self._table.data_version.next(self._clock.now_ms(), epoch)
+        self.saver.changed()
 
     def _put(self, config: TopicConfig) -> None:
         self._topics[config.name] = config

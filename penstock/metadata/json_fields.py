@@ -97,6 +97,19 @@ class JsonFields:
         items = self._list(key)
         return tuple(self._in_range(f"{key}[{n}]", item, low, high) for n, item in enumerate(items))
 
+    def text_list(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty if absent."""
+        items = self._list(key)
+        for number, item in enumerate(items):
+            if not isinstance(item, str):
+                self.fail(f"{key}[{number}]", f"must be a string, not {_kind(item)}")
+        return tuple(item for item in items if isinstance(item, str))
+
+    def value(self, key: str) -> JsonValue:
+        """What a field holds; an empty object if it is absent."""
+        found = self._take(key)
+        return {} if found is None else found
+
     def object_list(self, key: str) -> list[Self]:
         items = self._list(key)
         return [type(self)(item, self.source, self._name(f"{key}[{n}]")) for n, item in enumerate(items)]

@@ -1,0 +1,380 @@
+"""A broker in a coordinated set: carries out what `membership.py` decides, with files, sockets and the store.
+
+    start     who am I (files, or an id from the coordinator), then beats until the end
+    Lead      following ends; tail cut, epoch on disk, log writable (HaServer.lead); then the services of a master,
+              and its name servers are told
+    Follow    the log takes a master's bytes, and shows what is confirmed; the services of a master rest
+    StepDown  at once, before anything else: no acknowledgement, no replica served, no message taken
+    stop      the lease is given back by a broker that has stopped acknowledging
+
+One task talks to the coordinators and one changes roles, one role after the other; a step down does not wait for
+either. Whoever is asked for the role meanwhile gets the safe answer: not master. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.broker.coordinator_calls import CoordinatorCalls, Facts, SetMember
+from penstock.broker.coordinators import Coordinators
+from penstock.broker.membership import (
+    AskElection,
+    Beat,
+    CannotLead,
+    Decide,
+    Event,
+    Follow,
+    Forget,
+    Instruction,
+    Lead,
+    Led,
+    Membership,
+    Notified,
+    Propose,
+    Proposed,
+    Register,
+    StepDown,
+    Stopping,
+    Superseded,
+    Tick,
+    View,
+)
+from penstock.broker.options import BrokerOptions
+from penstock.broker.set_identity import SetIdentity
+from penstock.broker.set_waits import SetReplicas
+from penstock.broker.side_tables import SideTables
+from penstock.broker.topics import Topics
+from penstock.errors import PenstockError
+from penstock.message import HostAddress
+from penstock.protocol.bodies.controller import SyncStateSet, TopicTableReport
+from penstock.protocol.headers.controller import NotifyBrokerRoleChangedRequestHeader
+from penstock.remoting import RemotingOptions, TlsOptions
+from penstock.replication import HaClient, HaServer, Proposal, ReplicationOptions
+from penstock.runtime import Runtime
+from penstock.store import FlushMode, MessageStore
+from penstock.store.epochs import EpochFile
+from penstock.store.loop_flush import LoopFlusher
+
+_LOG = logging.getLogger("penstock.broker")
+EPOCHS = "epochFileCheckpoint"
+TICK_MS = 50
+TABLES_MS = 500
+STOP_BEAT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RoleServices:
+    """What the broker around does when its role changes. `lead` may take long; the others are done at once."""
+
+    lead: Callable[[int], Awaitable[None]]
+    follow: Callable[[int], None]
+    rest: Callable[[], None]
+
+
+class Replicas:
+    """See the module's text. `waits` is for whoever stores messages, `tables` for whoever tells offsets."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store: MessageStore,
+        flusher: LoopFlusher,
+        topics: Topics,
+        tables: SideTables,
+        services: RoleServices,
+        runtime: Runtime,
+        listening: Callable[[], HostAddress],
+        replication: ReplicationOptions,
+        *,
+        remoting: RemotingOptions | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._flusher = flusher
+        self._tables = tables
+        self._services = services
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._listening = listening
+        self._topics = topics
+        self._replication = replication
+        self._identity = SetIdentity(runtime.disk, store.path, options.cluster_name, options.broker_name)
+        self._epochs = EpochFile.open(runtime.disk, store.path / EPOCHS, store.log.max_offset)
+        self._coordinators = Coordinators(
+            options.coordinators, self._noticed, runtime, remoting=remoting, tls=tls
+        )
+        self.waits = SetReplicas(options.broker_name, options.min_in_sync_replicas, runtime.clock)
+        self.membership: Membership | None = None
+        self.server: HaServer | None = None
+        self._client: HaClient | None = None
+        facts = Facts(
+            listening,
+            lambda: self.server.address[1] if self.server is not None else 0,
+            self._log_facts,
+            lambda: topics.data_version.counter,
+            self._topic_report,
+        )
+        self._calls = CoordinatorCalls(options, self._coordinators, facts, runtime)
+        self._me: SetMember | None = None
+        self._beaten_epoch = 0
+        self._roles: asyncio.Queue[Lead | Follow] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # What is asked of the coordinator at the moment, by kind: one of each.
+        self._asking: dict[type[Instruction], asyncio.Task[None]] = {}
+        self._timers: list[asyncio.Handle] = []
+        self._is_stopping = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to find out who this broker is; it answers as nobody's master until then."""
+        self._spawn(self._run(), "membership of the broker")
+
+    async def _run(self) -> None:
+        me = await self._find_self()
+        options = self._options
+        port = options.ha_port or (self._listening().port + 1 if options.port else 0)
+        self.server = HaServer(
+            self._store,
+            self._replication,
+            self._runtime,
+            host=options.host,
+            port=port,
+            own_id=me.broker_id,
+            epochs=self._epochs,
+            snapshot=self._tables.snapshot,
+            on_proposal=self._proposed,
+            on_superseded=lambda epoch: self._handle(Superseded(epoch)),
+        )
+        await self.server.start()
+        last = self._epochs.last
+        self.membership = Membership(
+            me.broker_id, last.epoch if last is not None else 0, beat_interval_ms=options.beat_interval_ms
+        )
+        self.waits.server, self.waits.membership = self.server, self.membership
+        self._me = me
+        self._spawn(self._change_roles(), "role of the broker")
+        self._every(TICK_MS, lambda: self._handle(Tick()))
+        self._every(TABLES_MS, self._tables.send)
+
+    async def _find_self(self) -> SetMember:
+        started = self._identity.start()
+        # Only a machine that went down takes what a process had written; synced is synced.
+        is_intact = (
+            self._store.report.clean
+            or started.is_same_boot
+            or self._store.options.flush_mode is FlushMode.SYNC
+        )
+        broker_id = self._identity.broker_id()
+        if broker_id is None:
+            broker_id = await self._calls.apply_for_id(self._identity)
+        return SetMember(broker_id, started.incarnation, is_intact)
+
+    async def stop(self) -> None:
+        """Stop acknowledging, give the lease back, let go of everybody."""
+        self._is_stopping = True
+        self._handle(Stopping())
+        for timer in self._timers:
+            timer.cancel()
+        if Beat in self._asking:
+            await asyncio.wait([self._asking[Beat]], timeout=STOP_BEAT_MS / 1000)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.stop()
+        if self.server is not None:
+            await self.server.stop()
+        await self._coordinators.close()
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        return self.membership is not None and self.membership.is_master
+
+    @property
+    def epochs(self) -> EpochFile:
+        return self._epochs
+
+    def _log_facts(self) -> tuple[int, int, int]:
+        last = self._epochs.last
+        confirmed = self.server.confirm_offset if self.is_master and self.server is not None else 0
+        return (
+            last.epoch if last is not None else 0,
+            self._store.log.max_offset,
+            confirmed or self._store.dispatch.offset,
+        )
+
+    def _topic_report(self) -> TopicTableReport:
+        return TopicTableReport(
+            {
+                name: (config.read_queue_nums, config.write_queue_nums, int(config.perm))
+                for name, config in self._topics.all().items()
+            }
+        )
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def _noticed(self, header: NotifyBrokerRoleChangedRequestHeader, members: SyncStateSet) -> None:
+        view = View(
+            header.term,
+            header.master_epoch,
+            header.sync_state_set_epoch,
+            members.members,
+            header.master_broker_id,
+            header.master_address or "",
+            header.master_ha_address or "",
+        )
+        if header.master_ha_address is not None or header.master_broker_id is None:
+            self._handle(Notified(view))
+
+    def _proposed(self, proposal: Proposal) -> None:
+        self._handle(Proposed(proposal.members, proposal.set_epoch))
+
+    def _handle(self, event: Event) -> None:
+        if self.membership is not None:
+            for step in self.membership.handle(event, self._clock.monotonic_ms()):
+                self._carry_out(step)
+
+    def _carry_out(self, step: Instruction) -> None:
+        server, me, calls = self.server, self._me, self._calls
+        if server is None or me is None:
+            return
+        if isinstance(step, StepDown):
+            self._step_down(step.epoch)
+        elif isinstance(step, Lead | Follow):
+            self._roles.put_nowait(step)
+        elif isinstance(step, Decide):
+            if server.tracker is not None:
+                server.tracker.decided(step.members, step.set_epoch)
+        elif isinstance(step, Forget):
+            if server.tracker is not None and step.is_certain:
+                server.tracker.refused()
+            elif server.tracker is not None:
+                server.tracker.unanswered()
+        elif isinstance(step, Propose):
+            self._ask(step, calls.alter(me, step))
+        elif isinstance(step, Register):
+            self._ask(step, calls.register(me))
+        elif isinstance(step, AskElection):
+            self._ask(step, calls.ask_election(me))
+        else:
+            # The first one in an epoch, and the last one of all, wait for none that is still unanswered.
+            is_urgent = step.is_stopping or step.epoch != self._beaten_epoch
+            self._beaten_epoch = step.epoch
+            self._ask(step, calls.beat(me, step), is_urgent=is_urgent)
+
+    def _ask(
+        self, step: Instruction, call: Coroutine[Any, Any, Event | None], *, is_urgent: bool = False
+    ) -> None:
+        """Ask the coordinator, unless the same is being asked."""
+        kind = type(step)
+        if kind in self._asking and not is_urgent:
+            call.close()
+            return
+        task = self._asking[kind] = self._spawn(self._asked(call), kind.__name__)
+        task.add_done_callback(
+            lambda done: self._asking.pop(kind) if self._asking.get(kind) is done else None
+        )
+
+    async def _asked(self, call: Coroutine[Any, Any, Event | None]) -> None:
+        event = await call
+        if event is not None:
+            self._handle(event)
+
+    # -- roles -----------------------------------------------------------------------------------------------
+
+    def _step_down(self, epoch: int) -> None:
+        if self.server is not None:
+            self.server.step_down()
+        self._tables.step_down()
+        self._services.rest()
+        if not self._is_stopping:
+            # From here on the gate of the store refuses messages, whoever brings them.
+            self._store.bound(self._store.dispatch.offset)
+            self._store.replica_mode(True)
+            _LOG.warning("broker %s is not master any more (epoch %d)", self._options.broker_name, epoch)
+
+    async def _change_roles(self) -> None:
+        while True:
+            step = await self._roles.get()
+            if not self._roles.empty():
+                continue  # overtaken
+            try:
+                if isinstance(step, Lead):
+                    await self._lead(step)
+                else:
+                    await self._follow(step)
+            except PenstockError as error:
+                _LOG.error("changing the role failed: %s", error)
+                if isinstance(step, Lead):
+                    self._handle(CannotLead(step.epoch))
+
+    async def _lead(self, step: Lead) -> None:
+        membership, server = self.membership, self.server
+        if membership is None or server is None:
+            return
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.stop()
+        if membership.epoch != step.epoch:
+            return
+        server.lead(step.epoch, step.members, step.set_epoch)
+        self._tables.lead(server)
+        await self._services.lead(step.epoch)
+        if membership.epoch != step.epoch:
+            return
+        _LOG.warning("broker %s is master in epoch %d", self._options.broker_name, step.epoch)
+        self._handle(Led(step.epoch))
+
+    async def _follow(self, step: Follow) -> None:
+        membership = self.membership
+        if membership is None:
+            return
+        if self._client is None:
+            self._store.bound(self._store.dispatch.offset)
+            self._client = HaClient(
+                self._store,
+                self._replication,
+                self._runtime,
+                replica_id=membership.broker_id,
+                epochs=self._epochs,
+                flusher=self._flusher,
+                on_tables=self._tables.apply,
+            )
+            await self._client.start()
+        self._services.follow(membership.broker_id)
+        self._client.follow(step.ha_address or None, step.epoch)
+        _LOG.warning(
+            "broker %s id %d follows %s in epoch %d",
+            *(self._options.broker_name, membership.broker_id, step.ha_address or "nobody", step.epoch),
+        )
+
+    # -- tasks -----------------------------------------------------------------------------------------------
+
+    def _every(self, interval_ms: int, action: Callable[[], None]) -> None:
+        loop, place = asyncio.get_running_loop(), len(self._timers)
+
+        def run() -> None:
+            if not self._is_stopping:
+                self._timers[place] = loop.call_later(interval_ms / 1000, run)
+                action()
+
+        self._timers.append(loop.call_soon(run))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("%s failed", task.get_name(), exc_info=task.exception())

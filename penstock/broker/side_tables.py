@@ -1,0 +1,203 @@
+"""What replicas need besides the log: topics, groups, consumer offsets and the progress of delays.
+
+They travel with the log's stream (frame 6). A replica gets all of them first, then what changed. Body, JSON:
+
+    {"all": true|false,
+     "topics":  topics.json, only topics that changed where not all,     "goneTopics": [names],
+     "groups":  subscriptionGroup.json, likewise,                        "goneGroups": [names],
+     "offsets": consumerOffset.json, topic@group that changed, each with all its queues,
+                                                                         "goneOffsets": ["topic@group"],
+     "delays":  delayOffset.json}
+
+Rules. A change names the whole value, so that applying it twice, or after a snapshot that has it already, does no
+harm. Changes are gathered for a moment; whoever waits for them (`replicated`) has them sent at once. What a client is
+told of a group's offset, a commit's answer or the offset itself, every member of the sync-state set has by then: an
+election cannot take it back. Progress of delays is sent only for messages that the set has confirmed; a replica that
+knew more progress than messages would lose them. A replica that cannot read what its master sends drops the
+connection, and so does not count as having it. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+from penstock.broker.delay import DelayService
+from penstock.broker.groups import Groups
+from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.topics import Topics
+from penstock.errors import RequestError
+from penstock.metadata.fastjson import JsonObject, loads
+from penstock.metadata.group_table import SubscriptionGroupTable
+from penstock.metadata.json_fields import JsonFields
+from penstock.metadata.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
+from penstock.metadata.topic_table import TopicConfig, TopicTable
+from penstock.protocol.codes import ResponseCode
+from penstock.replication import HaServer, Outcome
+
+_LOG = logging.getLogger("penstock.broker")
+GATHER_MS = 50
+_BODY_BYTES_MAX = 256 << 20
+
+
+class SideTables:
+    """See the module's text. `server` is there while this broker is master."""
+
+    def __init__(
+        self, topics: Topics, groups: Groups, offsets: ConsumerOffsets, delays: DelayService
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = delays
+        self._server: HaServer | None = None
+        self._dirty_topics: set[str] = set()
+        self._dirty_groups: set[str] = set()
+        self._dirty_offsets: set[TopicGroup] = set()
+        self._told_delays: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        topics.on_change.append(self._topic_changed)
+        topics.on_delete.append(self._topic_deleted)
+        groups.on_change.append(self._group_changed)
+        offsets.on_change.append(self._offset_changed)
+
+    # -- master's side ---------------------------------------------------------------------------------------
+
+    def lead(self, server: HaServer) -> None:
+        """This broker is master; replicas get all that there is when they connect."""
+        self._server = server
+        self._forget()
+
+    def step_down(self) -> None:
+        self._server = None
+        self._forget()
+
+    def _forget(self) -> None:
+        for dirty in (self._dirty_topics, self._dirty_groups, self._dirty_offsets):
+            dirty.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _topic_changed(self, config: TopicConfig | None) -> None:
+        if config is not None:
+            self._topic_deleted(config.name)
+
+    def _topic_deleted(self, name: str) -> None:
+        if self._server is not None:
+            self._dirty_topics.add(name)
+            self._soon()
+
+    def _group_changed(self, name: str) -> None:
+        if self._server is not None:
+            self._dirty_groups.add(name)
+            self._soon()
+
+    def _offset_changed(self, key: TopicGroup) -> None:
+        if self._server is not None:
+            self._dirty_offsets.add(key)
+            self._soon()
+
+    def _soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_MS / 1000, self.send)
+
+    def send(self) -> None:
+        """Send what has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        server = self._server
+        if server is None or server.tracker is None:
+            return
+        delays = self._delays.progress()
+        has_changes = self._dirty_topics or self._dirty_groups or self._dirty_offsets
+        if has_changes or delays.offsets != self._told_delays:
+            self._told_delays = delays.offsets
+            server.send_tables(self._changes(delays))
+            self._forget()
+
+    def _changes(self, delays: DelayOffsetTable) -> bytes:
+        topics, groups = self._topics.all(), self._groups.snapshot()
+        offset_table = self._offsets.snapshot_of(self._dirty_offsets)
+        changed_topics = {name: topics[name] for name in self._dirty_topics if name in topics}
+        changed_groups = {name: groups.groups[name] for name in self._dirty_groups if name in groups.groups}
+        body: JsonObject = {
+            "all": False,
+            "topics": TopicTable(self._topics.data_version, changed_topics).to_json(),
+            "goneTopics": [*sorted(self._dirty_topics - changed_topics.keys())],
+            "groups": SubscriptionGroupTable(groups.data_version, changed_groups, groups.forbidden).to_json(),
+            "goneGroups": [*sorted(self._dirty_groups - changed_groups.keys())],
+            "offsets": offset_table.to_json(),
+            "goneOffsets": [str(key) for key in sorted(self._dirty_offsets - offset_table.offsets.keys())],
+            "delays": delays.to_json(),
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    def snapshot(self) -> bytes:
+        """All tables as they are now."""
+        body: JsonObject = {
+            "all": True,
+            "topics": TopicTable(self._topics.data_version, dict(self._topics.all())).to_json(),
+            "groups": self._groups.snapshot().to_json(),
+            "offsets": self._offsets.snapshot().to_json(),
+            "delays": self._delays.progress().to_json(),
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether others than this broker could be elected, and so have to know what a client is told."""
+        tracker = None if self._server is None else self._server.tracker
+        return tracker is None or not tracker.is_alone
+
+    async def replicated(self) -> None:
+        """Wait until every member of the sync-state set has all changes so far. Raises RequestError if that fails:
+        nobody may be told of them then."""
+        if not self.must_wait:
+            return
+        self.send()
+        server = self._server
+        if server is None or server.tracker is None:
+            raise _not_safe("this broker is not master any more")
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        server.when_tables_replicated(server.tracker.tables_sequence, settle)
+        outcome = await future
+        if outcome is Outcome.TIMED_OUT:
+            raise _not_safe("the replicas did not take the offset in time")
+        if outcome is Outcome.SUPERSEDED:
+            raise _not_safe("this broker stopped being master meanwhile")
+
+    # -- replica's side --------------------------------------------------------------------------------------
+
+    def apply(self, data: bytes) -> None:
+        """Take over what a master sent. Raises CodecError for what cannot be read."""
+        fields = JsonFields(
+            loads(data, source="side tables", max_bytes=_BODY_BYTES_MAX, max_loose=0), "side tables"
+        )
+        is_all = fields.boolean("all", False)
+        topics = TopicTable.from_json(fields.value("topics"), "topics")
+        groups = SubscriptionGroupTable.from_json(fields.value("groups"), "groups")
+        offsets = ConsumerOffsetTable.from_json(fields.value("offsets"), "offsets")
+        delays = DelayOffsetTable.from_json(fields.value("delays"), "delays")
+        gone_offsets = [
+            TopicGroup(*name.split("@", 1)) for name in fields.text_list("goneOffsets") if "@" in name
+        ]
+        self._topics.copy(topics, None if is_all else fields.text_list("goneTopics"))
+        self._groups.copy(groups, None if is_all else fields.text_list("goneGroups"))
+        self._offsets.copy(offsets, None if is_all else gone_offsets)
+        self._delays.follow(delays)
+
+
+def _not_safe(why: str) -> RequestError:
+    return RequestError(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        f"the offset is not known to outlive this master: {why}",
+        "ask again; if it repeats, ask for the route again",
+    )
