@@ -11,14 +11,13 @@ leases. Owned by the coordinator's event loop; the decisions are in balance.py a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from penstock.coordinator.balance import BalanceTimes
 from penstock.coordinator.explain import explain
 from penstock.coordinator.groups import GroupLimits, Groups, NudgeMember
 from penstock.coordinator.heartbeats import Gone, Heartbeats, TimeoutInfo
-from penstock.coordinator.leadership import Lead, Leadership
+from penstock.coordinator.leadership import Lead
 from penstock.coordinator.publishers import Publishers
 from penstock.coordinator.topic_reports import SetName, TopicReports
 from penstock.errors import RequestError
@@ -31,16 +30,16 @@ from penstock.remoting import Connection
 from penstock.runtime import Clock
 
 _LOG = logging.getLogger("penstock.coordinator")
-TICK_MS = 100
 FIRST_BALANCE_MS = 5_000
+# The first leader there ever was: nobody can hold anything yet.
+FIRST_TERM = 1
 
 
 class Balancing:
-    """See the module's text. `start` and `stop` belong to one event loop."""
+    """See the module's text."""
 
     def __init__(
         self,
-        leadership: Leadership,
         heartbeats: Heartbeats,
         reports: TopicReports,
         clock: Clock,
@@ -49,7 +48,6 @@ class Balancing:
         limits: GroupLimits | None = None,
         first_balance_ms: int = FIRST_BALANCE_MS,
     ) -> None:
-        self._leadership = leadership
         self._heartbeats = heartbeats
         self._reports = reports
         self._clock = clock
@@ -59,8 +57,6 @@ class Balancing:
         self.publishers = Publishers()
         # Over which connection each member reported last, by its node id.
         self._connections: dict[str, Connection] = {}
-        self._ticking: asyncio.Task[None] | None = None
-        leadership.listen(self._led)
         heartbeats.consumers.listen(self._consumer_gone)
         heartbeats.producers.listen(self._producer_gone)
         reports.on_change(self._topics_changed)
@@ -68,15 +64,6 @@ class Balancing:
     @property
     def term(self) -> int:
         return self.groups.term
-
-    async def start(self) -> None:
-        self._ticking = asyncio.ensure_future(self._run())
-
-    async def stop(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
-            self._ticking = None
 
     # -- what clients say ------------------------------------------------------------------------------------
 
@@ -129,19 +116,13 @@ class Balancing:
 
     # -- what else happens -----------------------------------------------------------------------------------
 
-    def _led(self, event: Lead, term: int) -> None:
-        now_ms = self._clock.monotonic_ms()
-        if event is Lead.TOOK_OVER:
-            self.groups.lead(term, now_ms + self._first_balance_ms)
+    def lead_changed(self, event: Lead, term: int) -> None:
+        """A new term knows nobody; after a moment of doubt in the same term everybody is still known."""
+        if event in (Lead.TOOK_OVER, Lead.RESTED):
+            wait_ms = self._first_balance_ms if term > FIRST_TERM else 0
+            self.groups.lead(term, self._clock.monotonic_ms() + wait_ms)
             self.publishers.clear()
             self._connections.clear()
-        elif event is Lead.RESUMED:
-            # Whoever did not live through the pause has to time out like everybody else.
-            for name in self.groups.names:
-                group = self.groups.get(name)
-                for member in group.members if group is not None else ():
-                    if node_id(member, name) not in self._heartbeats.consumers:
-                        self._heartbeats.consumers.register(node_id(member, name), now_ms)
 
     def _consumer_gone(self, node: str, info: TimeoutInfo) -> None:
         client_id, _, group = node.rpartition("@")
@@ -175,18 +156,9 @@ class Balancing:
 
     # -- rounds ----------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_MS / 1000)
-            try:
-                self.tick()
-            except Exception:
-                _LOG.exception("a balance round failed; the next one comes")
-
-    def tick(self) -> None:
-        """Hold the rounds that are due, if this coordinator surely leads."""
-        if self._leadership.is_sure:
-            self._nudge(self.groups.tick(self._clock.monotonic_ms()))
+    def tick(self, now_ms: int) -> None:
+        """Hold the rounds that are due."""
+        self._nudge(self.groups.tick(now_ms))
 
     def _nudge(self, nudges: list[NudgeMember]) -> None:
         for one in nudges:

@@ -62,8 +62,28 @@ class CoordinatorOptions:
     stale_wait_ms: int = 3_000
     # How long a request may wait for the metadata store.
     request_timeout_ms: int = 5_000
-    # How long a new leader lets consumers report what they hold before it assigns anything.
-    first_balance_ms: int = 30_000
+    # How long a new leader lets consumers report what they hold before it assigns anything. They do as soon as they
+    # have found it; what one that is late holds is safe by its lease at the broker (firstBalanceDelayAfterStartMs).
+    first_balance_ms: int = 5_000
+    # How often each group is looked at although nothing changed (consumerBalancePeriodMs).
+    balance_interval_ms: int = 30_000
+    # From a change of members or queues to the round that takes it into account: whoever comes within this time is
+    # divided together.
+    balance_gather_ms: int = 500
+    # How soon a queue that could not be taken over is given out again.
+    balance_retry_ms: int = 1_000
+    # Rounds of `balance_interval_ms` after which events that a consumer does not finish are dropped.
+    unfinished_rounds_max: int = 10
+    # How long a consumer whose connection dropped may take to come back before its queues are given to others.
+    consumer_return_ms: int = 3_000
+    # Queues that a topic gets on demand, over all broker sets; operators may give it more.
+    on_demand_queues_max: int = 10
+    # Groups that may be balanced at once.
+    groups_max: int = 10_000
+    # Consumers that one group may have.
+    group_members_max: int = 1_000
+    # Topics that one consumer may subscribe to, or one producer report.
+    client_topics_max: int = 1_024
     # Broker sets that may exist at once.
     sets_max: int = 1_024
     # Brokers that one set may have.
