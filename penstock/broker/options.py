@@ -131,8 +131,8 @@ class BrokerOptions:
     slave_reads: bool = True
     # How often a slave asks its master for topics, groups, offsets and the progress of delays. RocketMQ's pace.
     slave_sync_interval_ms: int = 3_000
-    # Coordinators as `host:port`, separated by `;`. With them the broker is a member of a coordinated set: they say who
-    # is master, and `role` and `broker_id` are not looked at (docs/operating/cluster.md).
+    # Coordinators as `host:port`, separated by `;`. With them the broker is a member of a coordinated set: they say
+    # who is master, and `role` and `broker_id` are not looked at (docs/operating/cluster.md).
     coordinators: tuple[str, ...] = ()
     # How often it reports to them. Its lease is four times as long by their default: three reports may be lost.
     beat_interval_ms: int = 500

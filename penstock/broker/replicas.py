@@ -138,7 +138,8 @@ class Replicas:
     async def _run(self) -> None:
         me = await self._find_self()
         options = self._options
-        port = options.ha_port or (self._listening().port + 1 if options.port else 0)
+        # Where the system chooses the broker's port, it chooses this one too: the next one may be anybody's.
+        port = options.ha_port or (options.port + 1 if options.port else 0)
         self.server = HaServer(
             self._store,
             self._replication,

@@ -1,319 +1,325 @@
-"""Producers and consumers that are connected: joining, leaving, expiring, and who is told of it."""
+"""A broker in its set without any I/O: every transition, and what must never happen."""
 
-from dataclasses import replace
+from __future__ import annotations
 
 import pytest
 
-from penstock.broker.consumers import Consumers
-from penstock.broker.options import BrokerOptions
-from penstock.broker.producers import Producers
-from penstock.protocol.bodies import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
-from penstock.protocol.command import Command
-from penstock.testing import ManualClock
-from tests.unit.broker.metadata_bench import FakeConnection, heartbeat, refused
+from penstock.broker.membership import (
+    Altered,
+    AlterRefused,
+    AlterUnanswered,
+    AskElection,
+    Beat,
+    Beaten,
+    CannotLead,
+    Decide,
+    Event,
+    Follow,
+    Forget,
+    Instruction,
+    Lead,
+    Led,
+    Membership,
+    MustRegister,
+    Notified,
+    Propose,
+    Proposed,
+    Register,
+    Registered,
+    Role,
+    StepDown,
+    Stopping,
+    Superseded,
+    Tick,
+    View,
+)
 
-OPTIONS = BrokerOptions()
-
-
-class World:
-    """Consumers and producers on a clock that a test moves."""
-
-    def __init__(self, options: BrokerOptions = OPTIONS) -> None:
-        self.clock = ManualClock()
-        self.consumers = Consumers(options, self.clock)
-        self.producers = Producers(options, self.clock)
-
-    def consume(self, connection: FakeConnection, group: str = "g", client: str = "", **more: object) -> bool:
-        topics = more.pop("topics", ("T",))
-        version = more.pop("version", 1)
-        expression = more.pop("expression", "*")
-        model = more.pop("model", MessageModel.CLUSTERING)
-        subscriptions = tuple(
-            SubscriptionData.parse(topic, str(expression), sub_version=int(str(version)))
-            for topic in topics  # type: ignore[attr-defined]
-        )
-        data = ConsumerData(group, message_model=model, subscriptions=subscriptions)  # type: ignore[arg-type]
-        return self.consumers.heartbeat(
-            data,
-            connection,  # type: ignore[arg-type]
-            client or connection.name,
-            "JAVA",
-            401,
-            **more,  # type: ignore[arg-type]
-        )
-
-    def produce(self, connection: FakeConnection, group: str = "p", client: str = "") -> bool:
-        name = client or connection.name
-        return self.producers.heartbeat(group, connection, name, "GO", 317) is not None  # type: ignore[arg-type]
-
-    def clients(self, group: str = "g") -> list[str]:
-        found = self.consumers.group(group)
-        return [] if found is None else found.client_ids
+ME = 1
+LEASE_MS = 2_000
 
 
-# -- consumers -----------------------------------------------------------------------------------------------
+class Member:
+    """A membership that is validated after each event."""
+
+    def __init__(self, log_epoch: int = 0) -> None:
+        self.core = Membership(ME, log_epoch)
+        self.now_ms = 10_000
+
+    def tell(self, *events: Event) -> list[Instruction]:
+        found: list[Instruction] = []
+        for event in events:
+            found += self.core.handle(event, self.now_ms)
+            self.core.validate()
+        return found
+
+    def beaten(self, one: View, lease_ms: int = 0, sent_ms: int | None = None) -> list[Instruction]:
+        return self.tell(Beaten(one, self.now_ms if sent_ms is None else sent_ms, lease_ms))
 
 
-@pytest.mark.seed("S3-36")
-@pytest.mark.seed("S3-37")
-@pytest.mark.seed("S3-38")
-@pytest.mark.seed("S3-39")
-@pytest.mark.seed("S4-41")
-@pytest.mark.seed("S3-81")
-def test_the_broker_knows_every_group_its_consumers_and_topics() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    assert world.consume(a)
-    assert world.consume(b)
-    group = world.consumers.group("g")
-    assert group is not None
-    assert group.client_ids == ["a", "b"]
-    assert [(m.client_id, m.language, m.version) for m in group.members] == [
-        ("a", "JAVA", 401),
-        ("b", "JAVA", 401),
-    ]
-    assert set(group.subscriptions) == {"T"}
-    assert world.consumers.groups_of_topic("T") == ["g"]
-    assert world.consumers.groups_of_topic("U") == []
+def view(epoch: int, master: int | None, *, term: int = 1, set_epoch: int = 1, ha: str = "") -> View:
+    address = ha or (f"10.0.0.{master}:10912" if master is not None else "")
+    members = frozenset() if master is None else frozenset((master,))
+    return View(term, epoch, set_epoch, members, master, "", address)
 
 
-def test_everybody_is_told_when_a_member_comes() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.consume(a)
-    assert a.notices() == ["g"]
-    world.consume(b)
-    assert (a.notices(), b.notices()) == (["g"], ["g"])
-    assert not world.consume(b)  # only another heartbeat
-    assert (a.notices(), b.notices()) == ([], [])
+def registered(log_epoch: int = 0) -> Member:
+    member = Member(log_epoch)
+    assert member.tell(Tick()) == [Register()]
+    assert member.tell(Registered()) == [Beat(0)]
+    return member
 
 
-def test_the_notice_is_one_way_and_names_the_group() -> None:
-    world = World()
-    a = FakeConnection("a")
-    world.consume(a)
-    notice: Command = a.sent[0]
-    assert (notice.code, notice.fields, notice.body) == (40, {"consumerGroup": "g"}, b"")
+def master(epoch: int = 1) -> Member:
+    member = registered()
+    member.tell(Notified(view(epoch, ME)), Led(epoch))
+    assert member.core.role is Role.MASTER
+    return member
 
 
-@pytest.mark.seed("S4-47")
-def test_the_rest_is_told_at_once_when_a_connection_closes() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    for group in ("g1", "g2"):
-        world.consume(a, group)
-        world.consume(b, group)
-    a.notices()
-    b.notices()
-    b.is_open = False
-    world.consumers.drop_connection(b)  # type: ignore[arg-type]
-    assert sorted(a.notices()) == ["g1", "g2"]
-    assert b.notices() == []
-    assert world.clients("g1") == ["a"]
-    world.consumers.drop_connection(b)  # type: ignore[arg-type]
-    assert a.notices() == []
+def replica(epoch: int = 1, of: int = 2) -> Member:
+    member = registered()
+    member.tell(Notified(view(epoch, of)))
+    assert member.core.role is Role.REPLICA
+    return member
 
 
-def test_leaving_is_told_to_the_rest_and_ends_an_empty_group() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.consume(a)
-    world.consume(b)
-    a.notices()
-    assert world.consumers.unregister("g", b)  # type: ignore[arg-type]
-    assert not world.consumers.unregister("g", b)  # type: ignore[arg-type]
-    assert a.notices() == ["g"]
-    assert world.consumers.unregister("g", a)  # type: ignore[arg-type]
-    assert world.consumers.group("g") is None
-    assert not world.consumers.unregister("unknown", a)  # type: ignore[arg-type]
+# -- beginning -----------------------------------------------------------------------------------------------
 
 
-def test_broadcasting_consumers_and_groups_that_do_not_want_it_are_not_told() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.consume(a, "bc", model=MessageModel.BROADCASTING)
-    world.consume(b, "quiet", notify=False)
-    assert (a.notices(), b.notices()) == ([], [])
+def test_it_registers_until_the_coordinator_knows_it_and_reports_from_then_on() -> None:
+    member = Member()
+    assert member.tell(Tick()) == [Register()]
+    assert member.tell(Tick()) == []
+    member.now_ms += 500
+    assert member.tell(Tick()) == [Register()]
+    assert member.tell(Registered()) == [Beat(0)]
+    member.now_ms += 499
+    assert member.tell(Tick()) == []
+    member.now_ms += 1
+    assert member.tell(Tick()) == [Beat(0)]
 
 
-@pytest.mark.seed("S2-2")
-@pytest.mark.seed("S2-3")
-def test_the_silent_are_dropped_after_two_minutes_and_the_rest_told() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.consume(a)
-    world.consume(b)
-    a.notices()
-    world.clock.advance(90_000)
-    world.consume(a)
-    assert world.consumers.scan() == []
-    world.clock.jump(10 * 3_600_000)  # the wall clock has no say in it
-    assert world.consumers.scan() == []
-    world.clock.advance(30_001)
-    assert world.consumers.scan() == [b]
-    assert not world.consumers.is_member(b)  # type: ignore[arg-type]
-    assert world.consumers.is_member(a)  # type: ignore[arg-type]
-    assert a.notices() == ["g"]
-    assert world.clients() == ["a"]
+def test_a_coordinator_that_does_not_know_it_any_more_is_registered_with_again() -> None:
+    member = master()
+    assert member.tell(MustRegister()) == [Register()]
+    member.now_ms += 500
+    assert member.tell(Tick()) == [Register()]
+    assert member.tell(Registered()) == [Beat(1)]
+    assert member.core.is_master
 
 
-def test_a_topic_that_is_not_named_any_more_is_removed() -> None:
-    world = World()
-    a = FakeConnection("a")
-    world.consume(a, topics=("T", "U"))
-    a.notices()
-    assert world.consume(a, topics=("T",))
-    assert a.notices() == ["g"]
-    group = world.consumers.group("g")
-    assert group is not None
-    assert group.subscription("U") is None
+def test_a_set_that_never_had_a_master_is_asked_for_one_until_it_has() -> None:
+    member = registered()
+    assert member.beaten(view(0, None)) == [AskElection()]
+    member.now_ms += 500
+    assert member.tell(Tick()) == [Beat(0), AskElection()]
+    assert member.tell(Notified(view(1, ME))) == [Lead(1, frozenset((ME,)), 1), Beat(0)]
+    member.now_ms += 500
+    assert member.tell(Tick()) == [Beat(0)]
 
 
-def test_an_expression_is_replaced_only_by_a_newer_one() -> None:
-    world = World()
-    a = FakeConnection("a")
-    world.consume(a, version=5, expression="a")
-    assert not world.consume(a, version=5, expression="b")
-    group = world.consumers.group("g")
-    assert group is not None
-    found = group.subscription("T")
-    assert found is not None
-    assert found.sub_string == "a"
-    assert not world.consume(a, version=6, expression="b")  # not a change that calls for sharing anew
-    found = group.subscription("T")
-    assert found is not None
-    assert found.sub_string == "b"
-    assert found.code_set == {98}
+# -- roles ---------------------------------------------------------------------------------------------------
 
 
-def test_the_short_heartbeat_leaves_subscriptions_alone() -> None:
-    world = World()
-    a = FakeConnection("a")
-    world.consume(a)
-    assert not world.consume(a, topics=(), with_subscriptions=False)
-    group = world.consumers.group("g")
-    assert group is not None
-    assert set(group.subscriptions) == {"T"}
+def test_an_elected_broker_leads_and_reports_at_once_in_its_epoch() -> None:
+    member = replica(1)
+    assert member.tell(Notified(view(2, ME))) == [Lead(2, frozenset((ME,)), 1), Beat(1)]
+    assert member.core.role is Role.PROMOTING
+    assert not member.core.is_master
+    assert member.tell(Led(2)) == [Beat(2)]
+    assert member.core.is_master
 
 
-def test_a_client_on_two_connections_is_one_member_to_others() -> None:
-    """After a reconnect the old connection may linger: counted twice, the client would get two shares."""
-    world = World()
-    old, new, other = FakeConnection("old"), FakeConnection("new"), FakeConnection("other")
-    world.consume(old, client="x")
-    world.consume(other, client="y")
-    world.consume(new, client="x")
-    assert world.clients() == ["x", "y"]
-    found = world.consumers.member("g", "x")
-    assert found is not None
-    assert found.connection is new
-    new.is_open = False
-    found = world.consumers.member("g", "x")
-    assert found is not None
-    assert found.connection is old
-    assert world.consumers.member("g", "nobody") is None
-    assert world.consumers.member("unknown", "x") is None
+def test_another_master_is_followed() -> None:
+    member = replica(1, of=2)
+    assert member.tell(Notified(view(2, 3))) == [Follow(2, 3, "10.0.0.3:10912"), Beat(2)]
+    assert member.tell(Notified(view(2, 3))) == []
 
 
-@pytest.mark.seed("S4-57")
-def test_a_client_may_be_in_several_groups_but_not_without_end() -> None:
-    world = World(replace(OPTIONS, client_groups_max=2))
-    a = FakeConnection("a")
-    world.consume(a, "g1")
-    world.consume(a, "g2")
-    world.consume(a, "g2")
-    with refused(29):
-        world.consume(a, "g3")
-    assert world.consumers.group("g3") is None
-    world.consumers.unregister("g1", a)  # type: ignore[arg-type]
-    world.consume(a, "g3")
+def test_a_beats_answer_is_as_good_as_a_notice_that_was_lost() -> None:
+    member = replica(1, of=2)
+    assert member.beaten(view(2, 3)) == [Follow(2, 3, "10.0.0.3:10912"), Beat(2)]
 
 
-# -- producers -----------------------------------------------------------------------------------------------
+def test_a_master_that_moved_is_followed_to_where_it_is() -> None:
+    member = replica(1, of=2)
+    assert member.beaten(view(1, 2, ha="10.9.9.9:1")) == [Follow(1, 2, "10.9.9.9:1"), Beat(1)]
+    assert member.beaten(view(1, 2, ha="10.9.9.9:1")) == []
 
 
-@pytest.mark.seed("S3-81")
-def test_producers_by_group_and_by_client_id() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.produce(a)
-    world.produce(b)
-    world.produce(a, "p2")
-    assert [channel.client_id for channel in world.producers.members("p")] == ["a", "b"]
-    assert world.producers.members("unknown") == {}.values() or not world.producers.members("unknown")
-    assert {group for group, _ in world.producers.groups()} == {"p", "p2"}
-    found = world.producers.by_client_id("a")
-    assert found is not None
-    assert found.connection is a
-    assert world.producers.by_client_id("nobody") is None
+@pytest.mark.invariant("I6")
+def test_a_master_steps_down_before_it_does_anything_in_a_newer_epoch() -> None:
+    member = master(1)
+    assert member.tell(Notified(view(2, 2))) == [StepDown(1), Follow(2, 2, "10.0.0.2:10912"), Beat(2)]
+    member = master(1)
+    assert member.tell(Notified(view(2, ME))) == [StepDown(1), Lead(2, frozenset((ME,)), 1), Beat(1)]
 
 
-def test_producers_are_picked_in_turn() -> None:
-    world = World()
-    connections = [FakeConnection(name) for name in "abc"]
-    for connection in connections:
-        world.produce(connection)
-    picked = [world.producers.pick("p") for _ in range(6)]
-    assert sorted(channel.client_id for channel in picked if channel is not None) == [*"aabbcc"]
-    connections[0].is_open = connections[1].is_open = False
-    again = world.producers.pick("p")
-    assert again is not None
-    assert again.client_id == "c"
-    assert world.producers.pick("unknown") is None
+def test_a_broker_on_its_way_to_be_master_gives_way_to_a_newer_epoch() -> None:
+    member = registered()
+    member.tell(Notified(view(1, ME)))
+    assert member.tell(Notified(view(2, 2))) == [StepDown(1), Follow(2, 2, "10.0.0.2:10912"), Beat(2)]
+    assert member.tell(Led(1)) == []
+    assert member.core.role is Role.REPLICA
 
 
-def test_producers_leave_with_their_connection() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.produce(a, "p1")
-    world.produce(a, "p2")
-    world.produce(b, "p1")
-    assert world.producers.unregister("p2", a)  # type: ignore[arg-type]
-    assert not world.producers.unregister("p2", a)  # type: ignore[arg-type]
-    assert world.producers.by_client_id("a") is not None  # still in p1
-    world.producers.drop_connection(a)  # type: ignore[arg-type]
-    assert world.producers.by_client_id("a") is None
-    assert [channel.client_id for channel in world.producers.members("p1")] == ["b"]
+def test_a_broker_that_cannot_lead_waits_for_another_election() -> None:
+    member = registered()
+    member.tell(Notified(view(1, ME)))
+    assert member.tell(CannotLead(1)) == [StepDown(1), Beat(0)]
+    assert member.beaten(view(1, ME)) == []
+    assert member.core.role is Role.WAITING
+    assert member.tell(Notified(view(2, ME)))[0] == Lead(2, frozenset((ME,)), 1)
 
 
-def test_a_client_that_changes_its_id_is_found_by_the_new_one() -> None:
-    world = World()
-    a = FakeConnection("a")
-    world.produce(a, client="before")
-    world.produce(a, client="after")
-    assert world.producers.by_client_id("before") is None
-    assert world.producers.by_client_id("after") is not None
-    assert len(world.producers.members("p")) == 1
+@pytest.mark.invariant("I6")
+def test_a_replica_that_follows_a_newer_epoch_ends_the_older_masters_time() -> None:
+    member = master(1)
+    assert member.tell(Superseded(3)) == [StepDown(1), Beat(0)]
+    assert member.core.role is Role.WAITING
+    assert member.beaten(view(2, 2)) == []  # older than what the replica said
+    assert member.beaten(view(3, 2))[0] == Follow(3, 2, "10.0.0.2:10912")
+    assert member.tell(Superseded(3)) == []
 
 
-def test_silent_producers_are_dropped() -> None:
-    world = World()
-    a, b = FakeConnection("a"), FakeConnection("b")
-    world.produce(a)
-    world.produce(a, "p2")
-    world.clock.advance(60_000)
-    world.produce(b)
-    world.clock.advance(60_001)
-    assert world.producers.scan() == [a]
-    assert not world.producers.is_member(a)  # type: ignore[arg-type]
-    assert world.producers.is_member(b)  # type: ignore[arg-type]
-    assert [channel.client_id for channel in world.producers.members("p")] == ["b"]
-    assert not world.producers.members("p2")
+@pytest.mark.invariant("I11")
+def test_an_epoch_is_never_led_twice() -> None:
+    """A master that was started anew may have lost bytes that its replicas have."""
+    member = registered(log_epoch=4)
+    assert member.beaten(view(4, ME)) == []
+    assert member.core.role is Role.WAITING
+    assert member.core.acting_epoch == 0
+    assert member.beaten(view(5, ME))[0] == Lead(5, frozenset((ME,)), 1)
 
 
-@pytest.mark.abuse("A14")
-def test_producer_groups_are_limited() -> None:
-    world = World(replace(OPTIONS, producer_groups_max=2, client_groups_max=5))
-    assert world.produce(FakeConnection("a"), "p1")
-    assert world.produce(FakeConnection("b"), "p2")
-    assert not world.produce(FakeConnection("c"), "p3")
-    assert world.produce(FakeConnection("c"), "p1")
-    world = World(replace(OPTIONS, client_groups_max=1))
-    a = FakeConnection("a")
-    assert world.produce(a, "p1")
-    assert not world.produce(a, "p2")
+def test_the_epoch_of_the_log_is_followed_after_a_restart() -> None:
+    member = registered(log_epoch=4)
+    assert member.beaten(view(4, 2)) == [Follow(4, 2, "10.0.0.2:10912"), Beat(4)]
 
 
-def test_the_tests_heartbeat_is_one() -> None:
-    data = HeartbeatData.decode(heartbeat("c", "g", producers=("p",), expression="a || b"))
-    assert (data.client_id, data.consumers[0].group_name, data.producers[0].group_name) == ("c", "g", "p")
+def test_a_set_without_a_master_has_nobody_to_follow() -> None:
+    member = registered()
+    assert member.beaten(view(3, None)) == [Follow(3, None, ""), Beat(3)]
+
+
+# -- what is ignored -----------------------------------------------------------------------------------------
+
+
+def test_older_epochs_and_lower_terms_are_ignored() -> None:
+    member = replica(3, of=2)
+    assert member.tell(Notified(view(2, ME))) == []
+    member.tell(Notified(view(4, 2, term=5)))
+    assert member.tell(Notified(view(9, ME, term=4))) == []
+    assert (member.core.role, member.core.epoch) == (Role.REPLICA, 4)
+
+
+def test_metadata_that_is_older_than_the_log_is_seen() -> None:
+    member = registered(log_epoch=7)
+    assert member.beaten(view(3, ME)) == []
+    assert member.core.is_outdated_metadata
+    assert member.core.role is Role.WAITING
+
+
+# -- the lease -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I1")
+def test_a_lease_counts_from_when_the_beat_was_sent() -> None:
+    member = master(1)
+    assert not member.core.has_lease(member.now_ms)
+    sent_ms, member.now_ms = member.now_ms, member.now_ms + 700
+    member.beaten(view(1, ME), LEASE_MS, sent_ms)
+    assert member.core.has_lease(sent_ms + LEASE_MS - 1)
+    assert not member.core.has_lease(sent_ms + LEASE_MS)
+
+
+def test_an_older_answer_does_not_shorten_a_lease() -> None:
+    member = master(1)
+    member.beaten(view(1, ME), LEASE_MS, 10_500)
+    member.beaten(view(1, ME), LEASE_MS, 10_000)
+    assert member.core.has_lease(10_499 + LEASE_MS)
+
+
+@pytest.mark.invariant("I1")
+def test_a_lease_ends_with_its_epoch() -> None:
+    member = master(1)
+    member.beaten(view(1, ME), LEASE_MS)
+    member.tell(Notified(view(2, ME)))
+    assert not member.core.has_lease(member.now_ms)
+    member.beaten(view(1, ME), LEASE_MS)  # granted for the epoch before, and late
+    member.tell(Led(2))
+    assert not member.core.has_lease(member.now_ms)
+    member.beaten(view(2, ME), LEASE_MS)
+    assert member.core.has_lease(member.now_ms)
+
+
+@pytest.mark.parametrize("event", [Superseded(2), Notified(view(2, 2)), Stopping()])
+def test_whatever_ends_a_mastership_ends_its_lease(event: Event) -> None:
+    member = master(1)
+    member.beaten(view(1, ME), LEASE_MS)
+    member.tell(event)
+    assert not member.core.has_lease(member.now_ms)
+
+
+def test_a_coordinator_of_a_lower_term_grants_nothing() -> None:
+    member = master(1)
+    member.beaten(view(1, ME, term=3))
+    member.beaten(view(1, ME, term=2), LEASE_MS)
+    assert not member.core.has_lease(member.now_ms)
+
+
+def test_a_replica_has_no_lease_whatever_it_is_told() -> None:
+    member = replica(1, of=2)
+    member.beaten(view(1, 2), LEASE_MS)
+    assert not member.core.has_lease(member.now_ms)
+
+
+# -- the sync-state set --------------------------------------------------------------------------------------
+
+
+def test_a_master_proposes_one_change_at_a_time() -> None:
+    member = master(1)
+    both = frozenset((1, 2))
+    assert member.tell(Proposed(both, 1)) == [Propose(1, both, 1)]
+    assert member.tell(Proposed(frozenset((1, 3)), 1)) == []
+    assert member.tell(Altered(1, both, 2)) == [Decide(both, 2)]
+    assert member.tell(Proposed(frozenset((1,)), 2)) == [Propose(1, frozenset((1,)), 2)]
+
+
+@pytest.mark.parametrize(("event", "is_certain"), [(AlterRefused(1), True), (AlterUnanswered(1), False)])
+def test_a_proposal_without_success_is_forgotten_only_where_that_is_certain(
+    event: Event, is_certain: bool
+) -> None:
+    member = master(1)
+    member.tell(Proposed(frozenset((1, 2)), 1))
+    assert member.tell(event) == [Forget(is_certain), Beat(1)]
+    assert member.tell(Proposed(frozenset((1, 2)), 1)) != []
+
+
+def test_what_came_of_a_proposal_in_an_older_epoch_is_nobodys_business() -> None:
+    member = master(1)
+    member.tell(Proposed(frozenset((1, 2)), 1), Notified(view(2, ME)), Led(2))
+    assert member.tell(Altered(1, frozenset((1, 2)), 2), AlterUnanswered(1)) == []
+    assert member.tell(Proposed(frozenset((1, 3)), 2)) != []
+
+
+def test_only_a_master_proposes() -> None:
+    assert replica(1).tell(Proposed(frozenset((1, 2)), 1)) == []
+
+
+def test_a_beats_answer_says_what_the_set_is() -> None:
+    member = master(1)
+    assert member.beaten(view(1, ME, set_epoch=5)) == [Decide(frozenset((ME,)), 5)]
+
+
+# -- the end -------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_stop_steps_down_first_and_then_gives_the_lease_back() -> None:
+    member = master(3)
+    assert member.tell(Stopping()) == [StepDown(3), Beat(3, is_stopping=True)]
+    assert member.tell(Tick(), Notified(view(4, ME)), Stopping()) == []
+
+
+def test_a_broker_that_never_registered_has_nothing_to_give_back() -> None:
+    assert Member().tell(Stopping()) == [StepDown(0)]
