@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock import _hot
+from penstock.broker.classic_set import ClassicMaster, ClassicSlave
 from penstock.broker.consumers import Consumers
 from penstock.broker.creation import CreationLimit
 from penstock.broker.delay import DelayService
@@ -26,6 +27,7 @@ from penstock.broker.fast_path import SendFastPath
 from penstock.broker.flow_control import FlowControl
 from penstock.broker.groups import Groups
 from penstock.broker.locks import QueueLocks
+from penstock.broker.master_services import MasterServices
 from penstock.broker.message_ids import OffsetIds, UniqueIds
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
@@ -51,6 +53,7 @@ from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.send_rules import SendRules
+from penstock.broker.slave_tables import SlaveTables
 from penstock.broker.staging import Staging
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
@@ -158,7 +161,13 @@ class Broker:
             options, self.topics, self.groups, self.locks, len(store_options.delays_ms), runtime
         )
         self.registration = Registration(
-            options, runtime, self.topics, self._listening, remoting=self._remoting, tls=tls
+            options,
+            runtime,
+            self.topics,
+            self._listening,
+            ha_port=lambda: self._place.ha_port if self._place is not None else 0,
+            remoting=self._remoting,
+            tls=tls,
         )
         self._config = config
         self._table = ProcessorTable()
@@ -173,6 +182,9 @@ class Broker:
         self._delay: DelayService | None = None
         self._pulls: PullProcessor | None = None
         self.publications: Publications | None = None
+        self._services: MasterServices | None = None
+        # What it is in its set: a master with a replication port, or a slave.
+        self._place: ClassicMaster | ClassicSlave | None = None
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
@@ -242,6 +254,9 @@ class Broker:
         self._load(store)
         publications = await self._finish_publications(store)
         self._assemble(store, publications)
+        if self._flusher is not None and self._place is not None:
+            self._flusher.start()
+            await self._place.start()
         if self.options.port:
             await self._server.start()
         if self.options.vip_listener:
@@ -259,6 +274,7 @@ class Broker:
             self.store_options,
             runtime=self._runtime,
             store_host=self._store_host(),
+            replica=self.options.is_slave,
         )
         self._store = await asyncio.get_running_loop().run_in_executor(None, opening)
         return self._store
@@ -279,7 +295,7 @@ class Broker:
         self.publications = Publications(
             options, store, self.topics, self.rules, self.flow, self.statistics, runtime, self._config
         )
-        if not options.broker_id:  # a slave has what its master has decided
+        if not options.is_slave:  # a slave has what its master has decided
             await asyncio.get_running_loop().run_in_executor(None, self.publications.recover)
         return self.publications
 
@@ -289,6 +305,9 @@ class Broker:
         writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
         delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
+        retention = RetentionGroups(self.offsets, store)
+        clean_ms = self.store_options.clean_interval_ms
+        self._services = MasterServices(delay, publications, retention, flusher, clean_ms)
         pulls = self._pulls = PullProcessor(
             options,
             store,
@@ -317,6 +336,7 @@ class Broker:
         processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
         for processor in processors:
             processor.register(self._table)
+        self._place = self._make_place(store, writer, flusher, pulls, delay)
         for code in self._table.codes:
             handler = self._table.find(code)
             if handler is not None and code not in _NOT_ON_VIP:
@@ -331,6 +351,30 @@ class Broker:
         ]
         parts += [self.topics, self.groups, self.consumers, self.producers]
         self._followers = [part for part in parts if hasattr(part, "reconfigure")]
+
+    def _make_place(
+        self,
+        store: MessageStore,
+        writer: MessageWriter,
+        flusher: LoopFlusher,
+        pulls: PullProcessor,
+        delay: DelayService,
+    ) -> ClassicMaster | ClassicSlave:
+        options, runtime = self.options, self._runtime
+        port = options.port or self._listening().port
+        if not options.is_slave:
+            return ClassicMaster(options, store, writer, pulls, port, runtime)
+        tables = SlaveTables(
+            options,
+            self.topics,
+            self.groups,
+            self.offsets,
+            delay,
+            runtime,
+            remoting=self._remoting,
+            tls=self._tls,
+        )
+        return ClassicSlave(options, store, flusher, pulls, self.registration, tables, port, runtime)
 
     def _make_fast_path(self, writer: MessageWriter) -> Callable[[str, int], None] | None:
         """Uncompiled, the ordinary way is faster."""
@@ -392,23 +436,21 @@ class Broker:
 
     def _begin(self) -> None:
         """Everything that runs by itself."""
-        if self._flusher is None or self._pulls is None or self._delay is None or self.publications is None:
+        if self._pulls is None or self._delay is None or self._services is None:
             return
-        self._flusher.start()
-        self.publications.start(self._flusher)
         self._pulls.polling.start()
         self.store.on_arrival(self._pulls.polling.on_arrival)
         self.offsets.on_reset.append(self._pulls.polling.wake)
-        self._delay.start()
+        if self.options.is_slave:
+            self._delay.saver.start()
+        else:
+            self._services.start()
         self.topics.start()
         self.groups.start()
         self.offsets.start()
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
-        retention = RetentionGroups(self.offsets, self.store)
-        retention.tell()
-        self._timers.every(self.store_options.clean_interval_ms, retention.tell)
         self.registration.start()
 
     # -- while it runs ---------------------------------------------------------------------------------------
@@ -443,9 +485,11 @@ class Broker:
         self._timers.stop()
         if self._is_started and self._writer is not None and self._pulls is not None:
             await self._writer.drain(self.store_options.sync_flush_timeout_ms)
-            if self.publications is not None:
-                await self.publications.stop()
+            if self._services is not None:
+                await self._services.stop()
             self._pulls.polling.stop()
+        if self._place is not None:
+            await self._place.stop()
         if self._vip_server is not None:
             await self._vip_server.stop(STOP_GRACE_MS)
         await self._server.stop(STOP_GRACE_MS)

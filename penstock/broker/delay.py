@@ -17,7 +17,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock._hot.queues import QueueState
@@ -46,6 +46,7 @@ RETRY_MS = 1_000
 LOOK_MS = 10_000
 # A store's clock that is ahead by no more than this is taken for right; one that is behind never is.
 SHIFT_MS = 500
+FAR = 1 << 62
 
 
 class SteadyTime:
@@ -82,6 +83,7 @@ class Level:
     def begin(self, offset: int, end: int, now_ms: int) -> None:
         """Take up where the last run ended; the queue has messages up to `end`."""
         self.offset, self.known, self.seen = offset, end, end
+        self._shifts.clear()
         self.known_due_ms = now_ms + self.delay_ms
 
     def due_ms(self, offset: int, entry: Entry) -> int:
@@ -122,6 +124,9 @@ class DelayService:
         # What the file may say, and what it may say once the log is on disk up to a position: level and offset.
         self._safe: dict[int, int] = {}
         self._unsafe: deque[tuple[int, int, int]] = deque()
+        # How far the log is safe in whatever else holds it; a member of a set says how far it is confirmed.
+        self.confirmed_offset: Callable[[], int] = lambda: FAR
+        # Set while messages are delivered: a replica leaves that to its master.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self.delivered = 0
@@ -142,26 +147,48 @@ class DelayService:
             self._table = loaded.value
             if loaded.is_backup:
                 _LOG.warning("delay offsets come from %s: %s", loaded.path.name, loaded.main_problem)
+        self._store.on_arrival(self._on_arrival)
+        self._begin_levels()
+
+    def _begin_levels(self) -> None:
         for level in self.levels:
             end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
             level.begin(max(self._table.offsets.get(level.number, 0), 0), end, self._time.now_ms())
         self._safe = dict(self._table.offsets)
+        self._unsafe.clear()
+
+    def follow(self, table: DelayOffsetTable) -> None:
+        """A master has come so far; nothing is delivered here meanwhile."""
+        if table.offsets != self._table.offsets or table.data_version != self._table.data_version:
+            self._table = DelayOffsetTable(table.data_version, dict(table.offsets), self._table.extra)
+            self._safe = dict(table.offsets)
+            self.saver.changed()
 
     def start(self) -> None:
+        """Begin to deliver, from where the table says."""
+        if self._loop is not None:
+            return
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._store.on_arrival(self._on_arrival)
-        self.saver.start()
+        self._begin_levels()
+        if not self.saver.is_running:
+            self.saver.start()
         for level in self.levels:
             self._plan(level, 0)
 
-    async def stop(self) -> None:
-        """End and save; what is due later is found again at the next start."""
+    def pause(self) -> None:
+        """Deliver nothing any more, until the next start."""
         self._loop = None
+        self._table.offsets = {**self._table.offsets, **self._reached()}
         for level in self.levels:
             if level.timer is not None:
                 level.timer.cancel()
                 level.timer = None
+
+    async def stop(self) -> None:
+        """End and save; what is due later is found again at the next start."""
+        if self._loop is not None:
+            self.pause()
         if self._unsafe:
             try:
                 await self._flusher.flushed(self._unsafe[-1][0])
@@ -176,17 +203,25 @@ class DelayService:
         self._settle()
         if self._unsafe and self._loop is not None:
             self._loop.call_later(RETRY_MS / 1000, self.saver.changed)
-        if not self.saver.is_clean:
+        if not self.saver.is_clean and self._loop is not None:
             table.data_version = table.data_version.next(self._wall.now_ms())
         table.offsets = dict(self._safe)
         return DelayOffsetTable(table.data_version, table.offsets, table.extra)
 
     def offsets(self) -> DelayOffsetTable:
         """How far each level has come now."""
-        current = {level.number: level.offset for level in self.levels if level.offset}
+        current = self._reached() if self._loop is not None else {}
         return DelayOffsetTable(
             self._table.data_version, {**self._table.offsets, **current}, self._table.extra
         )
+
+    def progress(self) -> DelayOffsetTable:
+        """How far each level has come for sure: whoever has the log so far need not deliver that again."""
+        self._settle()
+        return DelayOffsetTable(self._table.data_version, dict(self._safe), self._table.extra)
+
+    def _reached(self) -> dict[int, int]:
+        return {level.number: level.offset for level in self.levels if level.offset}
 
     # -- arrivals --------------------------------------------------------------------------------------------
 
@@ -318,8 +353,8 @@ class DelayService:
                 self.saver.changed()
 
     def _settle(self) -> None:
-        """What the log has on disk by now, the file may say."""
-        flushed = self._store.flusher.flushed_offset
-        while self._unsafe and self._unsafe[0][0] <= flushed:
+        """What the log has by now on disk, and with its replicas, the file may say."""
+        safe = min(self._store.flusher.flushed_offset, self.confirmed_offset())
+        while self._unsafe and self._unsafe[0][0] <= safe:
             _, number, offset = self._unsafe.popleft()
             self._safe[number] = offset

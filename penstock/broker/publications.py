@@ -112,12 +112,15 @@ class Publications:
 
     def start(self, flusher: LoopFlusher) -> None:
         self._flusher = flusher
+        self._is_stopping = False
         self._topics.on_delete.append(self._deleted)
         self.published.saver.start()
 
     async def stop(self) -> None:
         """Let what is under way come to its end, unless it waits for space; then save."""
         self._is_stopping = True
+        if self._deleted in self._topics.on_delete:
+            self._topics.on_delete.remove(self._deleted)
         if self._running:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.published.saver.stop()

@@ -24,7 +24,11 @@ from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfigSerializeWrapper, body_crc32
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from penstock.protocol.headers import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnregisterBrokerRequestHeader,
+)
 from penstock.remoting import Connection, RemotingClient, RemotingOptions, TlsOptions, check
 from penstock.runtime import Runtime
 
@@ -58,7 +62,7 @@ class NameServerLink:
 
 
 class Registration:
-    """See the module's text. `listening` says where the broker listens, once it does."""
+    """See the module's text. `listening` says where the broker listens, once it does; `ha_port` where replicas do."""
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Registration:
         topics: Topics,
         listening: Callable[[], HostAddress],
         *,
+        ha_port: Callable[[], int] | None = None,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
     ) -> None:
@@ -74,6 +79,9 @@ class Registration:
         self._clock = runtime.clock
         self._topics = topics
         self._listening = listening
+        self._ha_port = ha_port or (lambda: listening().port + 1)
+        # Told what a name server answered: a slave finds its master in it.
+        self.on_answer: list[Callable[[RegisterBrokerResponseHeader], None]] = []
         self._client = RemotingClient(runtime=runtime, options=remoting, tls=tls, on_close=self._lost)
         self._links: list[NameServerLink] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,6 +136,10 @@ class Registration:
         """Take new options and tell everybody; the list of name servers stays what it was at the start."""
         self._options = options
         self._encoded = None
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Tell everybody everything soon; whoever does not answer is asked at its own pace."""
         for link in self._links:
             link.changed = None
             link.wake.set()
@@ -215,6 +227,7 @@ class Registration:
             _LOG.debug("registered with name server %s", link.address)
         link.registered_as, link.failures, link.trouble = address, 0, ""
         self._take_order(response)
+        self._take_master(response)
         return True
 
     def _failed(self, link: NameServerLink, reason: str) -> None:
@@ -237,12 +250,12 @@ class Registration:
 
     def _request(self, address: str, data: bytes) -> Command:
         options = self._options
-        host, _, port = address.rpartition(":")
+        host = address.rpartition(":")[0]
         header = RegisterBrokerRequestHeader(
             broker_name=options.broker_name,
             broker_addr=address,
             cluster_name=options.cluster_name,
-            ha_server_addr=f"{host}:{int(port) + 1}",
+            ha_server_addr=f"{host}:{self._ha_port()}",
             broker_id=options.broker_id,
             compressed=options.compressed_register,
             body_crc32=body_crc32(data),
@@ -281,6 +294,16 @@ class Registration:
             config = self._topics.get(name)
             if config is not None and not config.order:
                 self._topics.update(replace(config, order=True))
+
+    def _take_master(self, response: Command) -> None:
+        if self.on_answer:
+            try:
+                header = RegisterBrokerResponseHeader.decode(response.fields)
+            except PenstockError as error:
+                _LOG.warning("a name server answered with something unreadable: %s", error)
+                return
+            for listener in self.on_answer:
+                listener(header)
 
     async def _unregister(self, link: NameServerLink) -> None:
         header = UnregisterBrokerRequestHeader(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.broker.options import BrokerOptions
 from penstock.errors import RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.replication import HaServer, Outcome, ReplicationOptions, copies_needed
@@ -23,6 +24,17 @@ from penstock.store import Durability
 Replicated = Callable[[Outcome], None]
 # RocketMQ's word for it, in the remark; its code is the general one.
 NOT_ENOUGH = "[IN_SYNC_REPLICAS_NOT_ENOUGH]"
+
+
+def replication_options(options: BrokerOptions) -> ReplicationOptions:
+    """What a broker's options say of its replicas; all else is as replication has it."""
+    return ReplicationOptions(
+        in_sync_gap_bytes_max=options.ha_max_gap_not_in_sync_bytes,
+        replica_timeout_ms=options.slave_timeout_ms,
+        in_sync_replicas=options.in_sync_replicas,
+        min_in_sync_replicas=options.min_in_sync_replicas,
+        auto_in_sync_replicas=options.auto_in_sync_replicas,
+    )
 
 
 class ReplicaWait(Protocol):
@@ -58,7 +70,10 @@ class ClassicReplicas:
         return self._needed(None) > 1
 
     def refusal(self, demand: Durability | None) -> RequestError | None:
-        needed, found = self._needed(demand), self._in_sync()
+        needed = self._needed(demand)
+        if needed <= 1:
+            return None
+        found = self._in_sync()
         if needed <= found:
             return None
         return RequestError(

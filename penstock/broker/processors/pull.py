@@ -6,6 +6,12 @@
                 disk is brought into memory by a thread first, so that nobody else waits for the disk
     nothing     answered with 19, 20 or 21, or held by `LongPolling` until something may match
     commit      bit 0 commits the consumer's offset, on the first try only
+    where       every answer says which broker of the set to ask next: the master, or a slave for what lies so far
+                behind that the master would have to read it from disk
+
+A slave answers as a master does, and moves nobody: an offset that it has not got, yet or any more, its master may
+have. While the master is there, a consumer that is not far behind is sent to it, at once if there is nothing here;
+while it is gone, the slave names itself and holds pulls until more comes.
 
 Offsets from the wire are compared, never computed with: negative and huge ones get the answers of RocketMQ's
 table (A16). The records leave as the buffer they were gathered into. Owned by the event loop.
@@ -14,8 +20,8 @@ table (A16). The records leave as the buffer they were gathered into. Owned by t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
 from penstock.broker.consumers import Consumers
 from penstock.broker.flow_control import BusyError, FlowControl
@@ -38,6 +44,7 @@ from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 from penstock.store import GetResult, GetStatus, MessageStore
 
+MASTER_ID = 0
 _RESET = "OFFSET_RESET"
 # Flags as plain numbers: arithmetic with an enumeration's members costs a microsecond each time.
 _READ = int(Permission.READ)
@@ -74,7 +81,7 @@ class Pull:
     # What queue entries must hold; None for every message.
     codes: frozenset[int] | None
     topic_flag: int
-    group_flag: int
+    group: GroupConfig
     offset: int
     started_ms: int
 
@@ -104,6 +111,9 @@ class PullProcessor:
         self._flow = flow
         self._statistics = statistics
         self._clock = clock
+        # Whether this slave's master is there, and whether this master has a slave that is in sync.
+        self.has_master: Callable[[], bool] = _never
+        self.has_slaves: Callable[[], bool] = _never
         self.polling: LongPolling[Pull] = LongPolling(options, clock, self._retry)
         self.reconfigure(options)
 
@@ -133,11 +143,11 @@ class PullProcessor:
 
     def _check(self, command: Command) -> Pull:
         options = self.options
-        if options.broker_id:
+        if options.is_slave and not options.slave_reads:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"[REJECTREQUEST]{options.broker_name} with id {options.broker_id} is a slave",
-                "pull from the master, which has id 0",
+                f"[REJECTREQUEST]{options.broker_name} with id {options.broker_id} is a slave that hands out nothing",
+                "pull from the master, which has id 0, or set slave_reads",
             )
         header = PullMessageRequestHeader.decode(command.fields)
         if not int(options.permission) & _READ:
@@ -161,7 +171,7 @@ class PullProcessor:
             header,
             _wanted_codes(subscription),
             config.sys_flag,
-            group.sys_flag,
+            group,
             header.queue_offset,
             self._clock.monotonic_ms(),
         )
@@ -223,9 +233,9 @@ class PullProcessor:
         if moved is not None:
             return moved
         result = self._get(pull)
-        if header.sys_flag & _COMMIT and header.commit_offset >= 0:
+        if header.sys_flag & _COMMIT and header.commit_offset >= 0 and not self.options.is_slave:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        code = self._code(pull, result)
+        code, result = self._outcome(pull, result)
         is_at_end = code == ResponseCode.PULL_NOT_FOUND and result.status is not GetStatus.OFFSET_FOUND_NULL
         if is_at_end and header.sys_flag & _SUSPEND and self.polling.is_running:
             self._hold(connection, pull)
@@ -278,13 +288,28 @@ class PullProcessor:
         first = self._store.reader.entries(pull.header.topic, pull.header.queue_id, pull.offset, 1)
         return not first or log.max_offset - first[0].position <= room
 
-    @staticmethod
-    def _code(pull: Pull, result: GetResult) -> ResponseCode:
+    def _outcome(self, pull: Pull, result: GetResult) -> tuple[ResponseCode, GetResult]:
         code = _CODES.get(result.status)
-        if code is not None:
-            return code
-        # No such queue, or nothing in it: only an offset of 0 is right for that.
-        return ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+        if code is None:
+            # No such queue, or nothing in it: only an offset of 0 is right for that.
+            code = ResponseCode.PULL_NOT_FOUND if pull.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+        if not self.options.is_slave or code == ResponseCode.SUCCESS:
+            return code, result
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            code, result = ResponseCode.PULL_NOT_FOUND, replace(result, next_offset=pull.offset)
+        if self._whom_to_ask(pull) == MASTER_ID:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code, result
+
+    def _whom_to_ask(self, pull: Pull) -> int:
+        """The broker of the set that the next pull should go to."""
+        options, group = self.options, pull.group
+        if options.is_slave:
+            is_at_home = group.broker_id == options.broker_id or not self.has_master()
+            return options.broker_id if is_at_home or not self._is_in_memory(pull) else MASTER_ID
+        if not options.slave_reads or not self.has_slaves():
+            return MASTER_ID
+        return group.broker_id if self._is_in_memory(pull) else group.which_broker_when_consume_slowly
 
     def _response(self, pull: Pull, result: GetResult, code: ResponseCode) -> Command:
         header = pull.header
@@ -299,15 +324,14 @@ class PullProcessor:
         fields = self._fields(pull, result.next_offset, result.min_offset, result.max_offset)
         return pull.command.answer(code, result.status.name, fields, result.data)
 
-    @staticmethod
-    def _fields(pull: Pull, following: int, low: int, high: int) -> dict[str, str]:
+    def _fields(self, pull: Pull, following: int, low: int, high: int) -> dict[str, str]:
         return {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self._whom_to_ask(pull)),
             "nextBeginOffset": str(following),
             "minOffset": str(low),
             "maxOffset": str(high),
             "topicSysFlag": str(pull.topic_flag),
-            "groupSysFlag": str(pull.group_flag),
+            "groupSysFlag": str(pull.group.sys_flag),
         }
 
     def _reset(self, pull: Pull) -> Command | None:
@@ -372,12 +396,16 @@ class PullProcessor:
         return None
 
     def _last(self, pull: Pull, result: GetResult) -> Command:
-        code = self._code(pull, result)
+        code, result = self._outcome(pull, result)
         if code == ResponseCode.PULL_NOT_FOUND and pull.offset > pull.header.queue_offset:
             code = (
                 ResponseCode.PULL_RETRY_IMMEDIATELY
             )  # what was skipped while waiting need not be read again
         return self._response(pull, result, code)
+
+
+def _never() -> bool:
+    return False
 
 
 def _wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:

@@ -67,6 +67,12 @@ class SendBackProcessor:
 
     def handle_send_back(self, connection: Connection, command: Command) -> Command | None:
         header = ConsumerSendMsgBackRequestHeader.decode(command.fields)
+        if self.options.is_slave:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]{self.options.broker_name} with id {self.options.broker_id} is a slave",
+                "send it back to the master, which has id 0",
+            )
         group = self._groups.require(header.group)
         if not self.options.permission & Permission.WRITE:
             raise RequestError(

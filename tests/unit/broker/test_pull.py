@@ -245,7 +245,7 @@ def test_a_broker_that_does_not_hand_out_messages_says_so(tmp_path: Path) -> Non
         async with running(tmp_path / "closed", permission=2) as bench:
             answer = await bench.client.pull()
             assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "1")
-        async with running(tmp_path / "slave", broker_id=1) as bench:
+        async with running(tmp_path / "slave", broker_id=1, slave_reads=False) as bench:
             assert (await bench.client.pull()).code == ResponseCode.SYSTEM_BUSY
         async with running(tmp_path / "lite", lite_pull=False) as bench:
             await bench.client.send()

@@ -217,9 +217,14 @@ REFUSALS = {
     ),
     "a flag that says prepared": (send_fields(f=4), ResponseCode.NO_PERMISSION, "transactional"),
     "a durability nobody has": (
-        send_fields(**{DURABILITY_FIELD: "replicated"}),
+        send_fields(**{DURABILITY_FIELD: "eternal"}),
         ResponseCode.MESSAGE_ILLEGAL,
         "cannot be had",
+    ),
+    "replicas where there are none": (
+        send_fields(**{DURABILITY_FIELD: "replicated"}),
+        ResponseCode.SYSTEM_ERROR,
+        "IN_SYNC_REPLICAS_NOT_ENOUGH",
     ),
 }
 

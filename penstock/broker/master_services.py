@@ -1,0 +1,63 @@
+"""What only a master does besides answering: it delivers delayed messages, publishes what was staged, and says which
+groups still need old messages.
+
+A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
+log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.delay import DelayService
+from penstock.broker.publications import Publications
+from penstock.broker.retention_groups import RetentionGroups
+from penstock.store.loop_flush import LoopFlusher
+
+
+class MasterServices:
+    """`start` and `stop` as often as the broker becomes master and stops being it; each twice is once."""
+
+    def __init__(
+        self,
+        delay: DelayService,
+        publications: Publications,
+        retention: RetentionGroups,
+        flusher: LoopFlusher,
+        clean_interval_ms: int,
+    ) -> None:
+        self._delay = delay
+        self._publications = publications
+        self._retention = retention
+        self._flusher = flusher
+        self._clean_interval_ms = clean_interval_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_running = False
+
+    async def recover(self) -> None:
+        """Before sends are taken: finish what the master before was publishing when it ended."""
+        await asyncio.get_running_loop().run_in_executor(None, self._publications.recover)
+
+    def start(self) -> None:
+        if self.is_running:
+            return
+        self.is_running = True
+        self._publications.start(self._flusher)
+        self._delay.start()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._retention.tell()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._clean_interval_ms / 1000, self._tell)
+
+    async def stop(self) -> None:
+        """What is under way comes to its end; nothing new begins."""
+        if not self.is_running:
+            return
+        self.is_running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._delay.pause()
+        await self._publications.stop()
