@@ -27,7 +27,7 @@ A value is checked when the options are made; one outside its range raises `Opti
 option, where it was written, and what to use instead. The unit is the last word of a name: `_bytes`, `_ms`,
 `_hours`, `_percent`.
 
-Servers (`penstock up`, `penstock nameserver`, `penstock broker`) take any option below from four places; the
+Servers (`penstock up`, `nameserver`, `broker`, `coordinator`) take any option below from four places; the
 later one wins. Here `broker.port`:
 
 | place | written as |
@@ -53,6 +53,7 @@ SECTIONS = {
     "BrokerOptions": ("broker", "Broker"),
     "StoreOptions": ("store", "Store"),
     "ReplicationOptions": ("replication", "Replication"),
+    "CoordinatorOptions": ("coordinator", "Coordinator"),
     "RemotingOptions": ("remoting", "Connections"),
     "TlsOptions": ("tls", "TLS"),
     "ClientOptions": ("client", "Every client"),

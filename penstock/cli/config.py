@@ -27,6 +27,7 @@ SECTIONS = {
     "nameserver": ("penstock.nameserver.options", "NameServerOptions"),
     "broker": ("penstock.broker.options", "BrokerOptions"),
     "store": ("penstock.store.options", "StoreOptions"),
+    "coordinator": ("penstock.coordinator.options", "CoordinatorOptions"),
     "remoting": ("penstock.remoting.options", "RemotingOptions"),
     "tls": ("penstock.remoting.tls", "TlsOptions"),
 }

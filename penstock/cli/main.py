@@ -24,6 +24,7 @@ from penstock.errors import PenstockError
 COMMANDS = {
     "broker": ("penstock.cli.servers", "broker", "Run a broker."),
     "consume": ("penstock.cli.consume", "consume", "Print the messages of TOPIC."),
+    "coordinator": ("penstock.cli.servers", "coordinator", "Run a coordinator."),
     "demo": (
         "penstock.cli.demo",
         "demo",

@@ -1,4 +1,4 @@
-"""The roles of one process, assembled: a name server, a broker, or both, in one event loop.
+"""The roles of one process, assembled: a name server, a broker, both, or a coordinator, in one event loop.
 
 Rules: started in the order in which they need each other and stopped in the reverse one; a start that fails
 takes down what it had started. A broker beside a name server registers with it and is ready only when it is
@@ -17,6 +17,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.cli.listening import advertised_host, is_loopback, is_wildcard, require_private
 from penstock.cli.options import ProcessOptions
+from penstock.coordinator.options import CoordinatorOptions
 from penstock.errors import PenstockError
 from penstock.nameserver.options import NameServerOptions
 from penstock.nameserver.server import NameServer
@@ -26,6 +27,7 @@ from penstock.store.options import StoreOptions
 
 if TYPE_CHECKING:
     from penstock.cli.config import Configuration
+    from penstock.coordinator.server import Coordinator
 
 REGISTER_WAIT_MS = 10_000
 
@@ -41,6 +43,7 @@ class NodeOptions:
     remoting: RemotingOptions
     # None: plain connections, also to name servers.
     tls: TlsOptions | None
+    coordinator: CoordinatorOptions | None = None
 
     @staticmethod
     def of(configuration: Configuration, roles: Sequence[str]) -> NodeOptions:
@@ -48,7 +51,14 @@ class NodeOptions:
         process = configuration.options("", ProcessOptions)
         nameserver = configuration.options("nameserver", NameServerOptions) if "nameserver" in roles else None
         broker = configuration.options("broker", BrokerOptions) if "broker" in roles else None
-        for section, options in (("nameserver", nameserver), ("broker", broker)):
+        coordinator = None
+        if "coordinator" in roles:
+            coordinator = configuration.options("coordinator", CoordinatorOptions)
+            if not coordinator.metadata:
+                path = Path(process.data) / "coordinator" / "metadata.db"
+                coordinator = replace(coordinator, metadata=f"sqlite:{path}")
+        sections = (("nameserver", nameserver), ("broker", broker), ("coordinator", coordinator))
+        for section, options in sections:
             if options is not None:
                 given = configuration.given(section, "host")
                 origin = given.origin if given else section
@@ -66,6 +76,7 @@ class NodeOptions:
             configuration.options("store", StoreOptions) if broker is not None else StoreOptions(),
             configuration.options("remoting", RemotingOptions),
             tls if tls.mode is not TlsMode.DISABLED else None,
+            coordinator,
         )
 
 
@@ -95,6 +106,7 @@ class Node:
         self._runtime = runtime or Runtime.system()
         self.nameserver: NameServer | None = None
         self.broker: Broker | None = None
+        self.coordinator: Coordinator | None = None
 
     async def start(self) -> None:
         try:
@@ -105,6 +117,8 @@ class Node:
 
     async def _start(self) -> None:
         options = self.options
+        if options.coordinator is not None:
+            self.coordinator = await self._start_coordinator(options.coordinator)
         if options.nameserver is not None:
             nameserver = NameServer(
                 options.nameserver, runtime=self._runtime, remoting_options=options.remoting, tls=options.tls
@@ -130,6 +144,22 @@ class Node:
             if self.nameserver is not None:
                 await self._until_registered(self.broker)
 
+    async def _start_coordinator(self, options: CoordinatorOptions) -> Coordinator:
+        # Imported here: nobody else needs it, and the command line is to start quickly.
+        from penstock.coordinator.metadata.addresses import metadata_store
+        from penstock.coordinator.server import Coordinator
+
+        store = metadata_store(options.metadata, self._runtime, session_timeout_ms=options.session_timeout_ms)
+        coordinator = Coordinator(
+            options,
+            store,
+            runtime=self._runtime,
+            remoting_options=self.options.remoting,
+            tls=self.options.tls,
+        )
+        await coordinator.start()
+        return coordinator
+
     async def _until_registered(self, broker: Broker) -> None:
         """Only with its own name server: another one may be down, which is no reason to wait."""
         own = broker.registration.links[0]
@@ -147,12 +177,17 @@ class Node:
     async def stop(self) -> None:
         broker, self.broker = self.broker, None
         nameserver, self.nameserver = self.nameserver, None
+        coordinator, self.coordinator = self.coordinator, None
         try:
             if broker is not None:
                 await broker.stop()
         finally:
-            if nameserver is not None:
-                await nameserver.stop()
+            try:
+                if nameserver is not None:
+                    await nameserver.stop()
+            finally:
+                if coordinator is not None:
+                    await coordinator.stop()
 
     def facts(self) -> dict[str, str]:
         """Where it can be reached and where it keeps its data."""
@@ -164,6 +199,9 @@ class Node:
             found["broker_name"] = self.options.broker.broker_name
             found["cluster"] = self.options.broker.cluster_name
             found["data"] = str(Path(self.options.process.data).absolute())
+        if self.coordinator is not None:
+            found["coordinator"] = self.coordinator.address
+            found["metadata"] = self.coordinator.store.address
         return found
 
 

@@ -1,4 +1,4 @@
-"""`penstock up`, `penstock nameserver`, `penstock broker`: options become a node, which serves until a signal.
+"""`penstock up`, `nameserver`, `broker`, `coordinator`: options become a node, which serves until a signal.
 
 Standard output carries one ready line (or one JSON object), so that a script knows when and where; warnings and
 log lines go to standard error. Nothing listens beyond this machine unless told in so many words.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.cli.node import Node
 
 PORT = NumberType(0, 65_535)
+EXIT_UNREACHABLE = 1
 Command = Callable[..., int]
 
 
@@ -138,6 +139,45 @@ def broker(
     return _run("broker", ("broker",), flags, **others)
 
 
+@click.command()
+@_DATA
+@_HOST
+@click.option("--port", type=PORT, help="Port to listen on (9877); 0 takes a free one.")
+@click.option(
+    "--metadata",
+    metavar="STORE",
+    help="Keep the state in sqlite:PATH (metadata.db in --data), or in zookeeper:HOST:PORT,HOST:PORT[/ROOT].",
+)
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="Tell brokers, clients and other coordinators this address."
+)
+@_common
+def coordinator(
+    host: str | None, port: int | None, metadata: str | None, advertise: str | None, **others: Any
+) -> int:
+    """Run a coordinator.
+
+    It elects masters of broker sets and watches over their leases. Several share a ZooKeeper ensemble: one leads,
+    the others take over from it. One alone keeps its state in a file.
+    """
+    from penstock.errors import MetadataUnavailableError
+
+    flags = [
+        ("--host", "coordinator.host", host),
+        ("--port", "coordinator.port", port),
+        ("--metadata", "coordinator.metadata", metadata),
+        ("--advertise", "coordinator.advertised_address", advertise),
+    ]
+    try:
+        return _run("coordinator", ("coordinator",), flags, **others)
+    except MetadataUnavailableError as error:
+        import logging
+
+        # A supervisor starts it again; whoever reads the log finds the address that did not answer.
+        logging.getLogger("penstock.coordinator").error("%s", error)
+        return EXIT_UNREACHABLE
+
+
 def _run(
     command: str,
     roles: Sequence[str],
@@ -206,6 +246,12 @@ def _say_ready(command: str, node: Node, as_json: bool) -> None:
 
         click.echo(json.dumps({"ready": True, "command": command, "pid": os.getpid(), **facts}))
     else:
-        labels = {"nameserver": "name server", "broker": "broker", "data": "data"}
+        labels = {
+            "nameserver": "name server",
+            "broker": "broker",
+            "coordinator": "coordinator",
+            "metadata": "metadata",
+            "data": "data",
+        }
         parts = [f"{label} {facts[name]}" for name, label in labels.items() if name in facts]
         click.echo(one_line(f"penstock {command} is ready: {', '.join(parts)}"))

@@ -52,6 +52,14 @@ class Registry:
     def is_settled(self) -> bool:
         return self._made == self._wanted
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._made
+
+    def paths(self, below: str = "/") -> list[str]:
+        """The entries that this session has made."""
+        return sorted(path for path in self._made if path.startswith(below))
+
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._made.clear()

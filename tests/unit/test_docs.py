@@ -149,6 +149,7 @@ OPTIONS_HOMES = {
     "BrokerOptions": "penstock.broker.options",
     "StoreOptions": "penstock.store.options",
     "ReplicationOptions": "penstock.replication.options",
+    "CoordinatorOptions": "penstock.coordinator.options",
     "RemotingOptions": "penstock.remoting.options",
     "TlsOptions": "penstock.remoting.tls",
     "ClientOptions": "penstock.client.options",

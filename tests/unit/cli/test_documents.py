@@ -21,7 +21,7 @@ COMMON = {
     "commands.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
 }
 SHOWN = {
-    "servers.md": ("up", "nameserver", "broker"),
+    "servers.md": ("up", "nameserver", "broker", "coordinator"),
     "commands.md": (
         *(f"topic {name}" for name in ("create", "list", "describe", "delete")),
         *("produce", "consume", "message get", "status"),
