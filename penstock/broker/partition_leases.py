@@ -128,6 +128,9 @@ class PartitionLeases:
         held = self._groups.get(group, {}).get((queue.topic, queue.queue_id))
         if held is None and not self._is_in_grace(queue, now_ms):
             return LeasedElsewhere(queue)
+        if held is not None and held.client_id != client_id:
+            # Also if that lease is over by now: its holder may have read on.
+            return LeasedElsewhere(queue, held.client_id, max(0, held.until_ms - now_ms))
         return self._take(group, client_id, queue, held, now_ms)
 
     def _take(

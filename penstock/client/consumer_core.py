@@ -341,15 +341,17 @@ class ConsumerCore:
                 self.consumption.expire(owner, now, limit)
 
     async def _lock_loop(self) -> None:
-        wait_ms = self._lock_interval_ms
+        renewed_ms, heard = self.clock.monotonic_ms(), True
         while True:
-            await asyncio.sleep(wait_ms / 1000)
-            if not len(self.holdings):
+            # In short steps: how long a lease is may become known meanwhile.
+            await asyncio.sleep(min(TICK_MS, self._lock_interval_ms) / 1000)
+            now_ms = self.clock.monotonic_ms()
+            if not len(self.holdings) or (heard and now_ms - renewed_ms < self._lock_interval_ms):
                 continue
+            renewed_ms = now_ms
             lost, heard = await self.holdings.renew_locks()
             for queue in lost:
                 self.rebalancing.lost(queue)
-            wait_ms = self._lock_interval_ms if heard else min(TICK_MS, self._lock_interval_ms)
 
     async def _forever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A mistake in one round must not end the consumer in silence."""

@@ -73,6 +73,8 @@ def test_a_refresh_after_somebody_else_had_the_queue_is_refused(
     clock.advance(10_000)
     leases.claim("g", "b", [Q0])
     assert leases.refresh("g", "a", [Q0]).refused == (LeasedElsewhere(Q0, "b", 10_000),)
+    clock.advance(10_000)
+    assert leases.refresh("g", "a", [Q0]).refused == (LeasedElsewhere(Q0, "b", 0),)
     leases.release("g", "b", [Q0])
     # It is free, but b may have read on: a has to begin anew.
     assert leases.refresh("g", "a", [Q0]).refused == (LeasedElsewhere(Q0),)
