@@ -120,7 +120,9 @@ class Election:
         await asyncio.gather(task, return_exceptions=True)
         self._seen = None
         self._announce()
-        if self._claimed_term:
+        # Nobody waits for servers that are away: then the entry goes with the session. Until it does, the claim is
+        # kept in mind, so that we recognise it if we stand again.
+        if self._claimed_term and self._store.state is SessionState.CONNECTED:
             await self._resign()
 
     def _holds(self) -> bool:
@@ -192,7 +194,6 @@ class Election:
             # The check makes sure that the entry is still the one of our term when it goes.
             await self._store.transact([Check(self._term_path, term.version), Delete(self._leader_path)])
         except MetadataError as error:
-            # The claim is kept in mind: if we stand again before the session is over, the entry is still ours.
             _log.warning("cannot resign at %s: %s; the entry goes with the session", self._leader_path, error)
 
     def _announce(self) -> None:

@@ -24,8 +24,17 @@ from kazoo.retry import KazooRetry
 
 _log = logging.getLogger(__name__)
 
+_LEVELS = {logging.WARNING: logging.DEBUG, logging.INFO: logging.DEBUG}
+
 # kazoo's asynchronous result; it has no types.
 Pending = Any
+
+
+class _LessLoud(logging.LoggerAdapter[logging.Logger]):
+    """kazoo warns of each attempt to connect, twice a second while servers are away. The store tells of changes."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(_LEVELS.get(level, level), msg, *args, **kwargs)
 
 
 class KazooSession:
@@ -39,7 +48,7 @@ class KazooSession:
             timeout=session_timeout_ms / 1000,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
             command_retry=KazooRetry(max_tries=0),
-            logger=_log,
+            logger=_LessLoud(_log),
         )
         # 0 until a server has granted one.
         self.granted_timeout_ms = 0

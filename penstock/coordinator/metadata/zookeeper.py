@@ -375,7 +375,13 @@ class ZooKeeperMetadata(MetadataStore):
     def _become(self, state: SessionState) -> None:
         if state is self._state:
             return
-        _log.info("ZooKeeper at %s: %s", self._options.hosts, state.value)
+        is_expected = state is SessionState.CONNECTED or not self._is_started
+        _log.log(
+            logging.INFO if is_expected else logging.WARNING,
+            "ZooKeeper at %s: %s",
+            self._options.hosts,
+            state.value,
+        )
         self._state = state
         if state is SessionState.LOST:
             self._certainty.lost()

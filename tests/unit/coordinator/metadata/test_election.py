@@ -217,7 +217,7 @@ def test_a_leader_that_was_only_uncertain_goes_on_with_its_term() -> None:
 
 
 class Watchdog:
-    """Looks at all candidates at every change and in between: I6. What it finds is kept, since what a listener raises is
+    """Looks at all candidates at every change and in between: I6. What it finds is kept: what a listener raises is
     only logged."""
 
     def __init__(self, elections: list[Election]) -> None:

@@ -1,0 +1,213 @@
+"""Candidates that are killed or stopped for longer than their session, and servers that stop or forget, with one real
+ZooKeeper server."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.coordinator.metadata import SessionState, metadata_store
+from penstock.errors import MetadataError, MetadataUnavailableError, MetadataUnknownError
+from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
+from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time, until
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+TICK_MS = 200
+SESSION_MS = 3000
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with zookeeper_servers(tmp_path, tick_ms=TICK_MS) as servers:
+        yield servers
+
+
+async def until_connected(states: list[SessionState]) -> None:
+    await until(lambda: states[-1:] == [SessionState.CONNECTED])
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I6")
+def test_a_killed_leader_is_replaced_when_its_session_is_over(zookeeper: ZooKeeperEnsemble) -> None:
+    address = f"zookeeper:{zookeeper.hosts}"
+    with Candidate(address, "first", SESSION_MS) as first:
+        first.wait_leading()
+        with Candidate(address, "second", SESSION_MS) as second:
+            second.wait_more(10)
+            assert not second.leads
+            first.kill()
+            killed_ms = time.monotonic_ns() // 1_000_000
+            taken = second.wait_leading()
+            assert taken.term == 2
+            # Never before the time in which the dead one might have lived on; and soon after it.
+            assert taken.at_ms - killed_ms > SESSION_MS / 3
+            assert taken.at_ms - killed_ms < SESSION_MS + 10 * TICK_MS + 10_000
+            check_one_at_a_time(first, second)
+
+
+@pytest.mark.fault("F2", "F12")
+@pytest.mark.invariant("I6")
+def test_a_leader_that_was_stopped_too_long_knows_it_with_its_first_breath(
+    zookeeper: ZooKeeperEnsemble,
+) -> None:
+    address = f"zookeeper:{zookeeper.hosts}"
+    with Candidate(address, "first", SESSION_MS) as first:
+        first.wait_leading()
+        with Candidate(address, "second", SESSION_MS) as second:
+            second.wait_more(10)
+            first.pause()
+            taken = second.wait_leading()
+            assert taken.term == 2
+            time.sleep(1)
+            said = len(first.beliefs)
+            first.resume()
+            first.wait_more(50)
+            # What it said before it was stopped may still have been in the pipe; of what follows, nothing leads.
+            after = [belief for belief in first.beliefs[said:] if belief.at_ms > taken.at_ms]
+            assert after
+            assert not any(belief.leads for belief in after)
+            second.kill()
+            assert first.wait_leading().term == 3
+            assert [term for _, _, term in check_one_at_a_time(first, second)] == [1, 2, 3]
+
+
+@pytest.mark.fault("F2")
+@pytest.mark.invariant("I6")
+def test_a_leader_that_is_stopped_for_a_moment_leads_on(zookeeper: ZooKeeperEnsemble) -> None:
+    address = f"zookeeper:{zookeeper.hosts}"
+    with Candidate(address, "first", SESSION_MS) as first:
+        first.wait_leading()
+        with Candidate(address, "second", SESSION_MS) as second:
+            second.wait_more(10)
+            for _ in range(3):
+                first.pause()
+                time.sleep(SESSION_MS / 6000)
+                first.resume()
+                first.wait_more(30)
+            assert first.leads
+            assert {term for _, _, term in check_one_at_a_time(first, second)} == {1}
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.invariant("I6")
+def test_while_zookeeper_is_stopped_nobody_leads_and_nothing_is_claimed(zookeeper: ZooKeeperEnsemble) -> None:
+    """Also from the server's own pause: its clients must not believe in a session that it cannot confirm."""
+
+    async def life() -> None:
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=SESSION_MS)
+        await store.start()
+        election = store.election("/lead", "a")
+        await election.start()
+        states: list[SessionState] = []
+        store.on_state(states.append)
+        await until(lambda: election.is_leader)
+        server = zookeeper.servers[0]
+        server.pause()
+        try:
+            paused_ms = store.clock_ms
+            await until(lambda: not election.is_leader)
+            assert store.clock_ms - paused_ms <= SESSION_MS
+            with pytest.raises((MetadataUnavailableError, MetadataUnknownError)):
+                await store.set("/lead/term", b"99")
+        finally:
+            server.resume()
+        await until_connected(states)
+        await until(lambda: election.is_leader)
+        await election.stop()
+        await store.stop()
+
+    asyncio.run(life())
+
+
+@pytest.mark.fault("F11")
+def test_a_server_that_comes_back_has_kept_session_and_entries(zookeeper: ZooKeeperEnsemble) -> None:
+    async def life() -> None:
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=4000)
+        await store.start()
+        await store.create("/mine", b"", ephemeral=True)
+        await store.create("/lasting", b"1")
+        calls: list[str] = []
+        store.watch("/lasting", calls.append)
+        states: list[SessionState] = []
+        store.on_state(states.append)
+        zookeeper.servers[0].kill()
+        await until(lambda: states == [SessionState.SUSPENDED])
+        await asyncio.to_thread(zookeeper.start)
+        await until_connected(states)
+        # However long the server was away: it counts the session anew.
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        assert await store.get("/mine") is not None
+        calls.clear()
+        await store.set("/lasting", b"2")
+        await until(lambda: calls)
+        await store.stop()
+
+    asyncio.run(life())
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.invariant("I6")
+def test_a_server_that_has_forgotten_everything_serves_nobody_who_remembers(
+    zookeeper: ZooKeeperEnsemble, tmp_path: Path
+) -> None:
+    """ZooKeeper's own rule, and a good one: who has seen more than the server knows is not let in, so nobody leads on
+    the strength of lost data. A process that starts anew begins with what there is."""
+
+    def forget() -> None:
+        zookeeper.servers[0].kill()
+        [data] = tmp_path.rglob("version-2")
+        shutil.rmtree(data)
+        zookeeper.start()
+
+    async def life() -> None:
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=SESSION_MS)
+        await store.start()
+        election = store.election("/lead", "a")
+        await election.start()
+        await until(lambda: election.is_leader)
+        for number in range(50):
+            await store.create(f"/seen-{number}", b"")
+        await asyncio.to_thread(forget)
+        await until(lambda: not election.is_leader)
+        with pytest.raises(MetadataUnavailableError, match=zookeeper.hosts):
+            await store.create("/more", b"")
+        assert store.state is SessionState.SUSPENDED
+        await election.stop()
+        await store.stop()
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=SESSION_MS)
+        await store.start()
+        assert await store.children("/") == ()
+        await store.stop()
+
+    asyncio.run(life())
+
+
+@pytest.mark.fault("F11")
+def test_a_short_absence_is_waited_out_and_a_long_one_is_an_error(zookeeper: ZooKeeperEnsemble) -> None:
+    async def life() -> None:
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=4000)
+        await store.start()
+        await store.create("/a", b"1")
+        zookeeper.servers[0].kill()
+        reading = asyncio.create_task(store.get("/a"))
+        await asyncio.sleep(0.5)
+        assert not reading.done()
+        await asyncio.to_thread(zookeeper.start)
+        entry = await reading
+        assert entry is not None
+        assert entry.value == b"1"
+        zookeeper.servers[0].kill()
+        started = time.monotonic()
+        with pytest.raises(MetadataError) as error:
+            await store.get("/a")
+        assert isinstance(error.value, MetadataUnavailableError)
+        assert zookeeper.hosts in error.value.message
+        assert time.monotonic() - started < 30
+        await store.stop()
+
+    asyncio.run(life())
