@@ -146,6 +146,7 @@ class Node:
 
     async def _start_coordinator(self, options: CoordinatorOptions) -> Coordinator:
         # Imported here: nobody else needs it, and the command line is to start quickly.
+        from penstock.coordinator.balancing_part import BalancingPart
         from penstock.coordinator.metadata.addresses import metadata_store
         from penstock.coordinator.server import Coordinator
 
@@ -156,6 +157,7 @@ class Node:
             runtime=self._runtime,
             remoting_options=self.options.remoting,
             tls=self.options.tls,
+            parts=(BalancingPart,),
         )
         await coordinator.start()
         return coordinator

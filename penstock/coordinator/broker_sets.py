@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from penstock.coordinator.metadata import MetadataStore
-from penstock.coordinator.replica_sets import ReplicaSet, SetPolicy
+from penstock.coordinator.replica_sets import ReplicaSet
 from penstock.coordinator.set_messages import (
     Answer,
     Beat,
@@ -26,6 +26,7 @@ from penstock.coordinator.set_messages import (
     Write,
 )
 from penstock.coordinator.set_record import ROOT, SetRecord
+from penstock.coordinator.set_rules import SetPolicy
 from penstock.coordinator.topic_reports import SetName
 from penstock.errors import (
     EntryExistsError,
@@ -97,9 +98,12 @@ class BrokerSets:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
+                # Not 2007: that would say that it was surely not carried out, and it may be on its way.
                 future.set_exception(
                     RequestError(
-                        ResponseCode.CONTROLLER_NOT_LEADER, "this coordinator does not lead any more"
+                        ResponseCode.SERVICE_NOT_AVAILABLE,
+                        "this coordinator does not lead any more",
+                        "the request may have been carried out; ask the leader for the state of the set",
                     )
                 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from penstock.coordinator.replica_sets import SetPolicy
+from penstock.coordinator.set_rules import SetPolicy
 from penstock.errors import OptionError
 
 _EVERYWHERE = ("0.0.0.0", "::", "[::]")

@@ -49,24 +49,11 @@ from penstock.coordinator.set_messages import (
     Write,
 )
 from penstock.coordinator.set_record import SetRecord, set_path
-from penstock.coordinator.set_rules import Changed, Decision, Refused
+from penstock.coordinator.set_rules import Changed, Decision, Refused, SetPolicy
 from penstock.errors import invariant
 from penstock.protocol.codes import ResponseCode
 
 WAITING_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class SetPolicy:
-    """Times and limits of broker sets; options.py explains them."""
-
-    lease_ms: int = 2_000
-    margin_ms: int = 100
-    silent_ms: int = 2_000
-    promotion_ms: int = 10_000
-    retry_ms: int = 500
-    replicas_max: int = 32
-    is_unclean_allowed: bool = False
 
 
 class Phase(Enum):
@@ -87,6 +74,8 @@ class _Asked:
     token: object
     request: Request
     expires_ms: int
+    # A write for it was sent, and nobody knows what became of it.
+    is_uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +151,16 @@ class ReplicaSet:
 
     def conflict(self, now_ms: int) -> list[Instruction]:
         """A `Write` found another version than the one it named: somebody else wrote. Read, and judge anew."""
-        return self.unknown(now_ms)
+        return self._read_again(is_uncertain=False)
 
     def unknown(self, now_ms: int) -> list[Instruction]:
         """Nobody can say whether a `Write` was done."""
-        change = self._take_change()
-        if change.asked is not None:
-            self._waiting.appendleft(change.asked)
+        return self._read_again(is_uncertain=True)
+
+    def _read_again(self, *, is_uncertain: bool) -> list[Instruction]:
+        asked = self._take_change().asked
+        if asked is not None:
+            self._waiting.appendleft(replace(asked, is_uncertain=asked.is_uncertain or is_uncertain))
         return self.begin()
 
     def failed(self, why: str, now_ms: int) -> list[Instruction]:
@@ -384,6 +376,7 @@ class ReplicaSet:
         so silence and leases that ran out say nothing about anybody."""
         self.members.refresh(now_ms)
         self._hold(now_ms)
+        self._promotion_until_ms = now_ms + self._policy.promotion_ms
         return []
 
     def tick(self, now_ms: int) -> list[Instruction]:
@@ -416,7 +409,6 @@ class ReplicaSet:
         record = self.record
         if record is not None and record.master_id is not None:
             self.lease.hold(record.master_id, now_ms)
-            self._promotion_until_ms = now_ms + self._policy.promotion_ms
 
     def _elected(self, record: SetRecord, now_ms: int) -> list[Instruction]:
         self.elections += 1
@@ -438,6 +430,10 @@ class ReplicaSet:
         return [Answer(asked.token, int(code), remark, self.record, lease_ms)]
 
     def _refuse(self, asked: _Asked) -> list[Instruction]:
+        """Another coordinator leads. What may have been carried out is not called refused: a master would stop
+        counting members that it proposed and that may have been let in."""
+        if asked.is_uncertain:
+            return self._answer(asked, ResponseCode.SERVICE_NOT_AVAILABLE, "it may have been carried out")
         return self._answer(asked, ResponseCode.CONTROLLER_NOT_LEADER, "another coordinator leads; ask it")
 
     def validate(self, now_ms: int) -> None:

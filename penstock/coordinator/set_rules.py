@@ -24,6 +24,19 @@ IsAlive = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Times and limits of broker sets; options.py explains them."""
+
+    lease_ms: int = 2_000
+    margin_ms: int = 100
+    silent_ms: int = 2_000
+    promotion_ms: int = 10_000
+    retry_ms: int = 500
+    replicas_max: int = 32
+    is_unclean_allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """The request is granted by this record; None if nothing is left of the set."""
 
@@ -116,8 +129,17 @@ def located(record: SetRecord, broker_id: int, address: str, ha_address: str | N
 
 
 def alter_sync_set(record: SetRecord, request: AlterSyncSet, is_alive: IsAlive) -> Decision:
-    """In RocketMQ's order of checks. Only members that are new have to be alive: a master that drops one dead member
-    need not know yet that another one has died too."""
+    """In RocketMQ's order of checks, with two differences. Only members that are new have to be alive: a master that
+    drops one dead member need not know yet that another one has died too. And a proposal that was carried out, but
+    whose answer was lost, is granted again: refused, it would let its master believe that the set is the old one."""
+    is_carried_out = (record.master_id, record.master_epoch, record.set_epoch, record.sync_set) == (
+        request.master_id,
+        request.master_epoch,
+        request.set_epoch + 1,
+        request.members,
+    )
+    if is_carried_out:
+        return Unchanged()
     if request.members == record.sync_set:
         return Refused(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "the sync-state set is this one already"

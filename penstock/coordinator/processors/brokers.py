@@ -73,7 +73,7 @@ class BrokerReportProcessor:
         if answer.code == ResponseCode.SUCCESS:
             self._is_there(name, header.broker_id, connection, is_stopping=header.is_stopping)
             self._take_topics(name, header, command, answer)
-        return self._answer(connection, command, name, answer)
+        return self._answer(connection, command, name, header, answer)
 
     def _is_there(
         self, name: SetName, broker_id: int, connection: Connection, *, is_stopping: bool = False
@@ -101,10 +101,18 @@ class BrokerReportProcessor:
         topics = {topic: TopicQueues(*numbers) for topic, numbers in table.topics.items() if is_name(topic)}
         self._topics.report(name, header.topics_version, topics)
 
-    def _answer(self, connection: Connection, command: Command, name: SetName, answer: Answer) -> Command:
+    def _answer(
+        self,
+        connection: Connection,
+        command: Command,
+        name: SetName,
+        beat: BrokerBeatRequestHeader,
+        answer: Answer,
+    ) -> Command:
         record = answer.record
         if record is None:
             return command.answer(answer.code, answer.remark)
+        is_master = beat.broker_id == record.master_id
         dialled = connection.local.ip
         master = record.master
         header = BrokerBeatResponseHeader(
@@ -115,7 +123,8 @@ class BrokerReportProcessor:
             sync_state_set_epoch=record.set_epoch,
             term=record.term,
             lease_ms=answer.lease_ms,
-            topics_version=self._topics.version(name),
+            # A replica's table is not wanted.
+            topics_version=self._topics.version(name) if is_master else beat.topics_version,
         )
         body = SyncStateSet(record.sync_set, record.set_epoch).encode()
         return command.answer(answer.code, answer.remark or None, header.encode(), body)

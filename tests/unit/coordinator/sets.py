@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.coordinator.replica_sets import Phase, ReplicaSet, SetPolicy
+from penstock.coordinator.replica_sets import Phase, ReplicaSet
 from penstock.coordinator.set_messages import (
     AlterSyncSet,
     Answer,
@@ -18,6 +18,7 @@ from penstock.coordinator.set_messages import (
     Write,
 )
 from penstock.coordinator.set_record import Replica, SetRecord
+from penstock.coordinator.set_rules import SetPolicy
 
 START_MS = 1_000_000
 POLICY = SetPolicy()

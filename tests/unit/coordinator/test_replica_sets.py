@@ -2,9 +2,10 @@
 
 import pytest
 
-from penstock.coordinator.replica_sets import Phase, SetPolicy
+from penstock.coordinator.replica_sets import Phase
 from penstock.coordinator.set_messages import AlterSyncSet, ApplyId, Clean, Elect
 from penstock.coordinator.set_record import SetRecord
+from penstock.coordinator.set_rules import SetPolicy
 from tests.unit.coordinator.sets import FULL_MS, POLICY, Bench, SharedEntry, register, running_set
 
 # -- leases --------------------------------------------------------------------------------------------------
@@ -414,8 +415,50 @@ def test_a_restarted_master_at_a_new_leader_asks_for_its_election() -> None:
     new = Bench(term=2, entry=old.entry, now_ms=old.now_ms)
     assert new.beat(1, incarnation=2, epoch=0).lease_ms == 0
     assert new.code(Elect(1)) == 2011, "an earlier process may have a lease"
-    new.keep_alive(POLICY.promotion_ms + 1_000, 1, incarnation=2, epoch=0)
+    new.keep_alive(FULL_MS - 600, 1, incarnation=2, epoch=0)
+    assert new.record.master_epoch == 1
+    new.keep_alive(1_000, 1, incarnation=2, epoch=0)
     assert (new.record.master_id, new.record.master_epoch) == (1, 2)
+
+
+@pytest.mark.invariant("I6")
+def test_a_registration_ends_no_lease_of_which_a_new_leader_knows_nothing() -> None:
+    """The registration may have been delayed, and the process that sent it may have been granted a lease since."""
+    old = running_set()
+    new = Bench(term=2, entry=old.entry, now_ms=old.now_ms)
+    new.beat(2)
+    new.code(register(1, incarnation=2, epoch=1))
+    assert (new.record.master_id, new.record.master_epoch) == (1, 1)
+
+
+# -- proposals whose outcome is not known --------------------------------------------------------------------
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.invariant("I1")
+def test_a_proposal_that_was_carried_out_is_never_called_refused() -> None:
+    proposal = AlterSyncSet(1, 1, 2, frozenset((1, 2)))
+    bench = running_set()
+    bench.writes = "unknown"
+    assert bench.code(proposal) == 0, "read again, and found as it was asked for"
+    assert bench.code(proposal) == 0, "asked once more, because the answer was lost"
+    assert bench.record.set_epoch == 3
+
+    bench = running_set()
+    bench.reads, bench.writes = "keep", "unknown"
+    assert bench.ask(proposal) is None
+    Bench(term=2, entry=bench.entry, now_ms=bench.now_ms)
+    bench.reads = "ok"
+    bench.release()
+    assert bench.deposed == 2
+    assert max(bench.answers.items())[1].code == 14, "2007 would say that it was not carried out"
+
+
+def test_a_proposal_that_was_lost_is_carried_out_once_that_is_known() -> None:
+    bench = running_set()
+    bench.writes = "lost"
+    assert bench.code(AlterSyncSet(1, 1, 2, frozenset((1, 2)))) == 0
+    assert (bench.record.sync_set, bench.record.set_epoch) == ({1, 2}, 3)
 
 
 # -- the rest ------------------------------------------------------------------------------------------------
