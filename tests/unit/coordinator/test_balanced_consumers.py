@@ -22,9 +22,7 @@ def is_level(*consumers: AsyncConsumer, queues: int) -> bool:
     return len(set().union(*found)) == sum(sizes) == queues and max(sizes) - min(sizes) <= 1
 
 
-async def start(
-    stack: AsyncExitStack, found: Cluster, *names: str, **settings: object
-) -> list[AsyncConsumer]:
+async def start(stack: AsyncExitStack, found: Cluster, *names: str, **settings: Any) -> list[AsyncConsumer]:
     consumers = []
     for name in names:
         consumer = await stack.enter_async_context(found.consumer(name, **settings))
