@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,7 @@ from typing import Protocol
 from penstock import _hot
 from penstock.broker.classic_set import ClassicMaster, ClassicSlave
 from penstock.broker.consumers import Consumers
+from penstock.broker.coordinated_set import UNKNOWN_ID, CoordinatedMember, MemberParts
 from penstock.broker.creation import CreationLimit
 from penstock.broker.delay import DelayService
 from penstock.broker.fast_path import SendFastPath
@@ -53,6 +55,7 @@ from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.send_rules import SendRules
+from penstock.broker.side_tables import SideTables
 from penstock.broker.slave_tables import SlaveTables
 from penstock.broker.staging import Staging
 from penstock.broker.statistics import Statistics
@@ -138,6 +141,9 @@ class Broker:
         remoting_options: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
     ) -> None:
+        if options.coordinators:
+            # Nobody's master until the coordinators have said what it is.
+            options = replace(options, broker_id=UNKNOWN_ID)
         self.options = options
         self.store_options = store_options
         self.data_dir = Path(data_dir)
@@ -184,7 +190,8 @@ class Broker:
         self.publications: Publications | None = None
         self._services: MasterServices | None = None
         # What it is in its set: a master with a replication port, or a slave.
-        self._place: ClassicMaster | ClassicSlave | None = None
+        self._place: ClassicMaster | ClassicSlave | CoordinatedMember | None = None
+        self._tables: SideTables | None = None
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
@@ -275,6 +282,7 @@ class Broker:
             runtime=self._runtime,
             store_host=self._store_host(),
             replica=self.options.is_slave,
+            bounded=bool(self.options.coordinators),
         )
         self._store = await asyncio.get_running_loop().run_in_executor(None, opening)
         return self._store
@@ -283,11 +291,15 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
+        if not self.options.is_slave:
+            self._adopt(store)
+        self.leases.begin(self.topics.all())
+
+    def _adopt(self, store: MessageStore) -> None:
         counts: dict[str, int] = {}
         for queue in store.queues:
             counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
         self.topics.adopt(counts)
-        self.leases.begin(self.topics.all())
 
     async def _finish_publications(self, store: MessageStore) -> Publications:
         """Before any request has a processor: nobody may see the half of a batch that a crash has left."""
@@ -306,6 +318,8 @@ class Broker:
         delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
         retention = RetentionGroups(self.offsets, store)
+        if options.coordinators:
+            self._tables = SideTables(self.topics, self.groups, self.offsets, delay)
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(delay, publications, retention, flusher, clean_ms)
         pulls = self._pulls = PullProcessor(
@@ -359,8 +373,31 @@ class Broker:
         flusher: LoopFlusher,
         pulls: PullProcessor,
         delay: DelayService,
-    ) -> ClassicMaster | ClassicSlave:
+    ) -> ClassicMaster | ClassicSlave | CoordinatedMember:
         options, runtime = self.options, self._runtime
+        if self._tables is not None and self._services is not None and self.publications is not None:
+            parts = MemberParts(
+                store,
+                flusher,
+                writer,
+                pulls,
+                delay,
+                self.publications,
+                self._services,
+                self.topics,
+                self._tables,
+                self.registration,
+            )
+            return CoordinatedMember(
+                options,
+                parts,
+                self.reconfigure,
+                self._adopt,
+                runtime,
+                self._listening,
+                remoting=self._remoting,
+                tls=self._tls,
+            )
         port = options.port or self._listening().port
         if not options.is_slave:
             return ClassicMaster(options, store, writer, pulls, port, runtime)
@@ -417,7 +454,7 @@ class Broker:
             HeartbeatProcessor(options, topics, groups, consumers, self.producers),
             QueueLocksProcessor(options, topics, groups, self.locks),
             PartitionLeasesProcessor(options, topics, groups, self.leases),
-            OffsetsProcessor(options, topics, groups, offsets, self.leases, store),
+            OffsetsProcessor(options, topics, groups, offsets, self.leases, store, self._tables),
             TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
             GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
             ConsumeStatsProcessor(
@@ -451,13 +488,16 @@ class Broker:
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
-        self.registration.start()
+        if not self.options.coordinators:
+            self.registration.start()
 
     # -- while it runs ---------------------------------------------------------------------------------------
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Have every part follow new options."""
         self.options = options
+        if isinstance(self._place, CoordinatedMember):
+            self._place.follow_options(options)
         for part in self._followers:
             part.reconfigure(options)
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -73,6 +73,10 @@ def _no_step(step: str) -> None:
     """Nobody watches."""
 
 
+async def _no_replicas(position: int) -> None:
+    """Nobody else could be master."""
+
+
 class Publications:
     """See the module's text. `recover`, then `start`; `stop` before the store is closed."""
 
@@ -102,6 +106,8 @@ class Publications:
         self.published = PublishedBatches(options, runtime, config)
         # Told of each step as it is done; tests kill the process there.
         self.on_step: Callable[[str], None] = _no_step
+        # Returns when whoever could be master next has the log up to a position.
+        self.confirmed: Callable[[int], Awaitable[None]] = _no_replicas
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -259,6 +265,7 @@ class Publications:
         self._store.release()
         self.on_step("released")
         await flusher.flushed(end)
+        await self.confirmed(end)
         return offset + 1
 
     async def _with_space(self, write: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ have them.
     refusal          before anything is stored: too few replicas in sync, or this broker may not acknowledge
     appended         the log has grown, or more of it is on disk: replicas may be sent it
     when_replicated  how waiting for the copies ended: once, at once or later
-    lapsed           right before anything is acknowledged, whatever was waited for: it may not be any more
+    lapsed           right before anything is acknowledged that the replicas do not have: it may not be any more
 
 `writing.py` asks, for every way in which messages come in. A classic master's answers are here; a member of a
 coordinated set has its own. Without replicas there is nobody to ask, and nothing that costs. Owned by the event loop.

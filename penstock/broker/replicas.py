@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from penstock.broker.coordinator_calls import CoordinatorCalls, Facts, SetMember
 from penstock.broker.coordinators import Coordinators
+from penstock.broker.flow_control import UnknownOutcomeError
 from penstock.broker.membership import (
     AskElection,
     Beat,
@@ -48,12 +48,13 @@ from penstock.broker.set_identity import SetIdentity
 from penstock.broker.set_waits import SetReplicas
 from penstock.broker.side_tables import SideTables
 from penstock.broker.topics import Topics
-from penstock.errors import PenstockError
+from penstock.errors import ConnectError, PenstockError
 from penstock.message import HostAddress
 from penstock.protocol.bodies.controller import SyncStateSet, TopicTableReport
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.controller import NotifyBrokerRoleChangedRequestHeader
 from penstock.remoting import RemotingOptions, TlsOptions
-from penstock.replication import HaClient, HaServer, Proposal, ReplicationOptions
+from penstock.replication import HaClient, HaServer, Outcome, Proposal, ReplicationOptions
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.store.epochs import EpochFile
@@ -66,13 +67,20 @@ TABLES_MS = 500
 STOP_BEAT_MS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class RoleServices:
-    """What the broker around does when its role changes. `lead` may take long; the others are done at once."""
+class RoleServices(Protocol):
+    """What the broker around does when its role changes."""
 
-    lead: Callable[[int], Awaitable[None]]
-    follow: Callable[[int], None]
-    rest: Callable[[], None]
+    async def prepare(self, epoch: int) -> None:
+        """Finish what the master before has left, before messages are taken in this epoch."""
+
+    def lead(self) -> None:
+        """Be master: services, answers, name servers."""
+
+    def follow(self, broker_id: int) -> None:
+        """Be a replica with this id."""
+
+    async def rest(self) -> None:
+        """End what only a master does."""
 
 
 class Replicas:
@@ -114,7 +122,7 @@ class Replicas:
         self._client: HaClient | None = None
         facts = Facts(
             listening,
-            lambda: self.server.address[1] if self.server is not None else 0,
+            lambda: self.ha_port,
             self._log_facts,
             lambda: topics.data_version.counter,
             self._topic_report,
@@ -131,28 +139,23 @@ class Replicas:
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to find out who this broker is; it answers as nobody's master until then."""
-        self._spawn(self._run(), "membership of the broker")
-
-    async def _run(self) -> None:
-        me = await self._find_self()
-        options = self._options
-        # Where the system chooses the broker's port, it chooses this one too: the next one may be anybody's.
-        port = options.ha_port or (options.port + 1 if options.port else 0)
-        self.server = HaServer(
-            self._store,
-            self._replication,
-            self._runtime,
-            host=options.host,
-            port=port,
-            own_id=me.broker_id,
-            epochs=self._epochs,
-            snapshot=self._tables.snapshot,
-            on_proposal=self._proposed,
-            on_superseded=lambda epoch: self._handle(Superseded(epoch)),
+        started = self._identity.start()
+        # Only a machine that went down takes what a process had written; synced is synced.
+        is_intact = (
+            self._store.report.clean
+            or started.is_same_boot
+            or self._store.options.flush_mode is FlushMode.SYNC
         )
-        await self.server.start()
+        run = self._run(self._identity.broker_id(), started.incarnation, is_intact)
+        self._spawn(run, "membership of the broker")
+
+    async def _run(self, broker_id: int | None, incarnation: int, is_intact: bool) -> None:
+        if broker_id is None:
+            broker_id = await self._calls.apply_for_id(self._identity)
+        me, options = SetMember(broker_id, incarnation, is_intact), self._options
+        self.server = await self._listen(broker_id)
         last = self._epochs.last
         self.membership = Membership(
             me.broker_id, last.epoch if last is not None else 0, beat_interval_ms=options.beat_interval_ms
@@ -163,18 +166,35 @@ class Replicas:
         self._every(TICK_MS, lambda: self._handle(Tick()))
         self._every(TABLES_MS, self._tables.send)
 
-    async def _find_self(self) -> SetMember:
-        started = self._identity.start()
-        # Only a machine that went down takes what a process had written; synced is synced.
-        is_intact = (
-            self._store.report.clean
-            or started.is_same_boot
-            or self._store.options.flush_mode is FlushMode.SYNC
+    async def _listen(self, broker_id: int) -> HaServer:
+        """For replicas, on the port after the broker's unless another is asked for or that one is taken: everybody
+        learns it from the coordinator."""
+        options = self._options
+        try:
+            return await self._listen_on(
+                options.ha_port or (options.port + 1 if options.port else 0), broker_id
+            )
+        except ConnectError as error:
+            if options.ha_port:
+                raise
+            _LOG.info("%s; any other port will do", error.message)
+            return await self._listen_on(0, broker_id)
+
+    async def _listen_on(self, port: int, broker_id: int) -> HaServer:
+        server = HaServer(
+            self._store,
+            self._replication,
+            self._runtime,
+            host=self._options.host,
+            port=port,
+            own_id=broker_id,
+            epochs=self._epochs,
+            snapshot=self._tables.snapshot,
+            on_proposal=self._proposed,
+            on_superseded=lambda epoch: self._handle(Superseded(epoch)),
         )
-        broker_id = self._identity.broker_id()
-        if broker_id is None:
-            broker_id = await self._calls.apply_for_id(self._identity)
-        return SetMember(broker_id, started.incarnation, is_intact)
+        await server.start()
+        return server
 
     async def stop(self) -> None:
         """Stop acknowledging, give the lease back, let go of everybody."""
@@ -200,8 +220,41 @@ class Replicas:
         return self.membership is not None and self.membership.is_master
 
     @property
+    def has_master(self) -> bool:
+        """Whether the log comes from a master at the moment."""
+        return self._client is not None and self._client.is_connected
+
+    @property
+    def has_replicas(self) -> bool:
+        tracker = self.server.tracker if self.is_master and self.server is not None else None
+        return tracker is not None and tracker.in_sync_count() > 1
+
+    @property
+    def ha_port(self) -> int:
+        return self.server.address[1] if self.server is not None else 0
+
+    @property
     def epochs(self) -> EpochFile:
         return self._epochs
+
+    @property
+    def confirm_offset(self) -> int:
+        """How far the log is with everybody who could be master."""
+        return self.server.confirm_offset if self.is_master and self.server is not None else 0
+
+    async def confirmed(self, position: int) -> None:
+        """Wait until the log is confirmed so far. Raises RequestError where it is not in time."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.waits.when_replicated(
+            position, None, lambda outcome: None if future.done() else future.set_result(outcome)
+        )
+        self.waits.appended()
+        if await future is not Outcome.REPLICATED:
+            raise UnknownOutcomeError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "it is stored, but not known to be with every replica in sync",
+                "ask again: it is done once however often it is asked for",
+            )
 
     def _log_facts(self) -> tuple[int, int, int]:
         last = self._epochs.last
@@ -295,11 +348,12 @@ class Replicas:
         if self.server is not None:
             self.server.step_down()
         self._tables.step_down()
-        self._services.rest()
         if not self._is_stopping:
-            # From here on the gate of the store refuses messages, whoever brings them.
+            # From here on the gate of the store refuses messages, whoever brings them; a publication ends half-way,
+            # and the next master adds the rest.
             self._store.bound(self._store.dispatch.offset)
             self._store.replica_mode(True)
+            self._store.release()
             _LOG.warning("broker %s is not master any more (epoch %d)", self._options.broker_name, epoch)
 
     async def _change_roles(self) -> None:
@@ -326,18 +380,23 @@ class Replicas:
             await client.stop()
         if membership.epoch != step.epoch:
             return
-        server.lead(step.epoch, step.members, step.set_epoch)
-        self._tables.lead(server)
-        await self._services.lead(step.epoch)
+        await self._services.rest()
         if membership.epoch != step.epoch:
             return
-        _LOG.warning("broker %s is master in epoch %d", self._options.broker_name, step.epoch)
+        server.lead(step.epoch, step.members, step.set_epoch)
+        self._tables.lead(server)
+        await self._services.prepare(step.epoch)
+        if membership.epoch != step.epoch:
+            return
         self._handle(Led(step.epoch))
+        self._services.lead()
+        _LOG.warning("broker %s is master in epoch %d", self._options.broker_name, step.epoch)
 
     async def _follow(self, step: Follow) -> None:
         membership = self.membership
         if membership is None:
             return
+        await self._services.rest()
         if self._client is None:
             self._store.bound(self._store.dispatch.offset)
             self._client = HaClient(

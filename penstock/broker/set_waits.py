@@ -21,6 +21,8 @@ from penstock.replication import ALL_IN_SYNC, AckTracker, HaServer, Outcome
 from penstock.runtime import Clock
 from penstock.store import Durability
 
+# What RocketMQ's slaves say before their reason.
+NOT_HERE = "[REJECTREQUEST]"
 _ASK_AGAIN = "ask for the route again and send once more; another broker may be master by then"
 
 
@@ -50,7 +52,7 @@ class SetReplicas:
         if tracker is None:
             return RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"this broker of {self._broker_name} is not master now; nothing is stored",
+                f"{NOT_HERE}this broker of {self._broker_name} is not master now; nothing is stored",
                 _ASK_AGAIN,
             )
         needed = max(2, self._min_in_sync) if demand is Durability.REPLICATED else self._min_in_sync
@@ -86,6 +88,6 @@ class SetReplicas:
             return None
         return RequestError(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"this broker of {self._broker_name} cannot be sure that it still is master; {consequence}",
+            f"{NOT_HERE}this broker of {self._broker_name} cannot be sure that it still is master; {consequence}",
             _ASK_AGAIN,
         )

@@ -146,6 +146,15 @@ class SideTables:
         }
         return json.dumps(body, separators=(",", ":")).encode()
 
+    def check_master(self) -> None:
+        """Refuse where this broker is not master: what it were told would be lost, and what it says may be old."""
+        if self._server is None:
+            raise RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker is not master now: offsets are kept by the master",
+                "ask for the route again",
+            )
+
     @property
     def must_wait(self) -> bool:
         """Whether others than this broker could be elected, and so have to know what a client is told."""

@@ -303,13 +303,13 @@ class MessageWriter:
 
     def reached(self, waiting: _Waiting, here: Written) -> Written:
         """What became of messages that are here, as `here` says, and that wait for nothing more."""
+        if waiting.outcome is Outcome.REPLICATED:
+            return ON_REPLICAS  # whoever is master now has it
         lapsed = None if self.replicas is None else self.replicas.lapsed()
         if lapsed is not None:
             return _unknown(lapsed)
         if waiting.outcome is None:
             return here
-        if waiting.outcome is Outcome.REPLICATED:
-            return ON_REPLICAS
         if waiting.outcome is Outcome.TIMED_OUT:
             return Written(
                 ResponseCode.FLUSH_SLAVE_TIMEOUT,

@@ -13,6 +13,7 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.reading import answer_table
+from penstock.broker.side_tables import SideTables
 from penstock.broker.store_times import earliest_at, is_in_memory, memory_window
 from penstock.broker.topics import Topics
 from penstock.errors import RequestError
@@ -47,12 +48,14 @@ class OffsetsProcessor:
         offsets: ConsumerOffsets,
         leases: PartitionLeases,
         store: MessageStore,
+        tables: SideTables | None = None,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._leases = leases
         self._store = store
+        self._tables = tables
         self._memory_window = memory_window(options.memory_percent)
 
     def register(self, table: ProcessorTable) -> None:
@@ -64,7 +67,21 @@ class OffsetsProcessor:
         table.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.handle_get_earliest_msg_storetime)
         table.register(RequestCode.GET_ALL_CONSUMER_OFFSET, self.handle_get_all_consumer_offset)
 
-    def handle_query_consumer_offset(self, connection: Connection, command: Command) -> Command:
+    def handle_query_consumer_offset(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
+        if self._tables is not None:
+            self._tables.check_master()
+        answer = self._query(command)
+        return answer if self._tables is None or not self._tables.must_wait else self._once_safe(answer)
+
+    async def _once_safe(self, answer: Command) -> Command:
+        """What a client is told of an offset, the next master has to know."""
+        if self._tables is not None:
+            await self._tables.replicated()
+        return answer
+
+    def _query(self, command: Command) -> Command:
         header = QueryConsumerOffsetRequestHeader.decode(command.fields)
         topic, queue_id = header.topic, header.queue_id
         offset = self._offsets.query(header.consumer_group, topic, queue_id)
@@ -79,7 +96,16 @@ class OffsetsProcessor:
             return _offset(command, 0)
         raise RequestError(ResponseCode.QUERY_NOT_FOUND, "the group has no offset here; it may be a new one")
 
-    def handle_update_consumer_offset(self, connection: Connection, command: Command) -> Command:
+    def handle_update_consumer_offset(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
+        if self._tables is not None:
+            self._tables.check_master()
+        answer = self._commit(command)
+        is_waiting = self._tables is not None and self._tables.must_wait and not command.is_oneway
+        return self._once_safe(answer) if is_waiting else answer
+
+    def _commit(self, command: Command) -> Command:
         header = UpdateConsumerOffsetRequestHeader.decode(command.fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if self._groups.find(group) is None:

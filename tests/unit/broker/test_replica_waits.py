@@ -296,7 +296,7 @@ def test_whoever_may_not_acknowledge_any_more_says_nothing_certain(tmp_path: Pat
                 assert answer.fields["penstockOutcome"] == "unknown"
             assert bench.broker.flow.waiting == 0
             bench.broker._writer.replicas = waiting = Lapsing(waits=True)
-            for outcome, lapsed in ((Outcome.REPLICATED, True), (Outcome.SUPERSEDED, False)):
+            for outcome, lapsed in ((Outcome.TIMED_OUT, True), (Outcome.SUPERSEDED, False)):
                 task = asyncio.create_task(send(bench))
                 await until(lambda: bool(waiting.waiting))
                 waiting.is_lapsed = lapsed
@@ -304,6 +304,11 @@ def test_whoever_may_not_acknowledge_any_more_says_nothing_certain(tmp_path: Pat
                 answer = await task
                 assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
                 assert answer.fields["penstockOutcome"] == "unknown"
+            waiting.is_lapsed = True  # but the replicas have it: whoever is master now has it
+            task = asyncio.create_task(send(bench))
+            await until(lambda: bool(waiting.waiting))
+            waiting.waiting.pop()(Outcome.REPLICATED)
+            assert said(await task) == (0, "replicated")
             assert waiting.appends
 
     run(scenario)

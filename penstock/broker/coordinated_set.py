@@ -1,0 +1,128 @@
+"""A broker's place in a coordinated set: what its parts do when it becomes master or a replica (`replicas.py` when).
+
+    prepare   topics that only the log knows get a config, the table's version says the new epoch, and a publication
+              that the master before had begun is finished
+    lead      id 0 in every answer and at every name server; delays, publications and retention run
+    follow    the set's own id instead; name servers are told
+    rest      what only a master does has ended
+
+Name servers hear of a broker when it knows for the first time what it is. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from penstock.broker.delay import DelayService
+from penstock.broker.master_services import MasterServices
+from penstock.broker.options import BrokerOptions
+from penstock.broker.processors.pull import PullProcessor
+from penstock.broker.publications import Publications
+from penstock.broker.registration import Registration
+from penstock.broker.replica_waits import replication_options
+from penstock.broker.replicas import Replicas
+from penstock.broker.side_tables import SideTables
+from penstock.broker.topics import Topics
+from penstock.broker.writing import MessageWriter
+from penstock.message import HostAddress
+from penstock.remoting import RemotingOptions, TlsOptions
+from penstock.runtime import Runtime
+from penstock.store import MessageStore
+from penstock.store.loop_flush import LoopFlusher
+
+# Id of a member that does not know its own yet: not the master's.
+UNKNOWN_ID = 2**31 - 1
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberParts:
+    """The parts of a broker that its role is a matter of."""
+
+    store: MessageStore
+    flusher: LoopFlusher
+    writer: MessageWriter
+    pulls: PullProcessor
+    delay: DelayService
+    publications: Publications
+    services: MasterServices
+    topics: Topics
+    tables: SideTables
+    registration: Registration
+
+
+class CoordinatedMember:
+    """See the module's text. `reconfigure` makes every part follow new options, `adopt` gives topics their config."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        parts: MemberParts,
+        reconfigure: Callable[[BrokerOptions], None],
+        adopt: Callable[[MessageStore], None],
+        runtime: Runtime,
+        listening: Callable[[], HostAddress],
+        *,
+        remoting: RemotingOptions | None = None,
+        tls: TlsOptions | None = None,
+    ) -> None:
+        self._options = options
+        self._parts = parts
+        self._reconfigure = reconfigure
+        self._adopt = adopt
+        self.replicas = Replicas(
+            options,
+            parts.store,
+            parts.flusher,
+            parts.topics,
+            parts.tables,
+            self,
+            runtime,
+            listening,
+            replication_options(options),
+            remoting=remoting,
+            tls=tls,
+        )
+
+    @property
+    def ha_port(self) -> int:
+        return self.replicas.ha_port
+
+    async def start(self) -> None:
+        parts, replicas = self._parts, self.replicas
+        parts.writer.replicas = replicas.waits
+        parts.pulls.has_master = lambda: replicas.has_master
+        parts.pulls.has_slaves = lambda: replicas.has_replicas
+        parts.delay.confirmed_offset = lambda: replicas.confirm_offset
+        parts.publications.confirmed = replicas.confirmed
+        await replicas.start()
+
+    async def stop(self) -> None:
+        await self.replicas.stop()
+
+    def follow_options(self, options: BrokerOptions) -> None:
+        """Settings were changed while the broker runs."""
+        self._options = options
+
+    # -- roles -----------------------------------------------------------------------------------------------
+
+    async def prepare(self, epoch: int) -> None:
+        self._adopt(self._parts.store)
+        self._parts.topics.lead(epoch)
+        await self._parts.services.recover()
+
+    def lead(self) -> None:
+        self._become(MASTER_ID)
+        self._parts.services.start()
+
+    def follow(self, broker_id: int) -> None:
+        self._become(broker_id)
+
+    async def rest(self) -> None:
+        await self._parts.services.stop()
+
+    def _become(self, broker_id: int) -> None:
+        self._reconfigure(replace(self._options, broker_id=broker_id))
+        if not self._parts.registration.links:
+            self._parts.registration.start()
