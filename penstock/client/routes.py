@@ -96,6 +96,11 @@ class TopicRoute:
             for queue_id in range(item.read_queue_nums)
         ]
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages could be sent if every broker had a master."""
+        return any(item.is_writable and item.write_queue_nums for item in self.queues)
+
     def master(self, broker_name: str) -> str | None:
         """Where to send to."""
         broker = self.brokers.get(broker_name)

@@ -2,12 +2,15 @@
 
     attempts.choose(queues)                                            -> queue to send to
     attempts.stored_as(result) / .refused(response) / .lost(error)     -> done, try again, or give up
+    attempts.absent(error)                                             -> wait for somebody who could store it
     attempts.error() / .shortfall()                                    -> what to raise
 
 Rules: an attempt that never left this machine, or that a broker refused, has failed; one whose answer is missing
 is unknown, and then the whole send is unknown unless a later attempt stores the message: the first may have
 stored it too, and only the caller can tell whether twice is bad. What is refused for being wrong (too large,
-no such queue) is not tried again. A send with a key goes to the queue of its key every time. Plain code, no I/O.
+no such queue) is not tried again. A send with a key goes to the queue of its key every time. While there is no
+master, as for some seconds after one has died, nothing can be attempted: that is waited for until `wait_until_ms`,
+and does not use up the attempts. Plain code, no I/O.
 """
 
 from __future__ import annotations
@@ -35,8 +38,18 @@ RETRIED_CODES = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-# Answers that say that the route led to the wrong place.
-_STALE_CODES = frozenset((ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION, ResponseCode.GO_AWAY))
+# Answers that say that the route led to the wrong place, or soon will have.
+_STALE_CODES = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.GO_AWAY,
+    )
+)
+# How the remark of an answer begins that says: not here, not now, and nothing is stored. The first is what slaves and
+# overloaded brokers say, the second a master whose replicas are not back yet.
+_NOT_NOW = ("[REJECTREQUEST]", "[IN_SYNC_REPLICAS_NOT_ENOUGH]")
 _HINTS = {
     int(ResponseCode.SYSTEM_BUSY): "the broker is overloaded; send more slowly or try again later",
     int(ResponseCode.MESSAGE_ILLEGAL): "correct the message: its size, properties or delay are not accepted",
@@ -71,8 +84,12 @@ class SendAttempts:
         attempts_max: int,
         durability: str = "",
         retry_not_durable: bool = False,
+        wait_until_ms: int = 0,
     ) -> None:
         self._next_queue = next_queue
+        self._wait_until_ms = wait_until_ms
+        # How often nobody was there.
+        self.absences = 0
         self._attempts_max = attempts_max
         self._durability = durability
         self._retry_not_durable = retry_not_durable
@@ -92,18 +109,25 @@ class SendAttempts:
         """Attempts made."""
         return len(self._history) + (1 if self.stored is not None else 0)
 
+    @property
+    def number(self) -> int:
+        """Which attempt this is, those counted where nobody was there."""
+        return self.count + self.absences + 1
+
     def choose(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         """The queue of the next attempt, at another broker than the last one if there is one."""
         self.queue = self._next_queue(queues, self.queue.broker_name if self.queue is not None else "")
         self.route_is_stale = False
         return self.queue
 
-    def refused(self, response: Command) -> Verdict:
+    def refused(self, response: Command, now_ms: int = 0) -> Verdict:
         """A broker answered that it did not store the message, or that it does not know."""
         code = response.code
         # Its disk failed while the message was on the way there. Only our own brokers say so.
         if response.fields.get(OUTCOME_FIELD) == OUTCOME_UNKNOWN:
             self.is_unknown = True
+        elif (response.remark or "").startswith(_NOT_NOW) and now_ms < self._wait_until_ms:
+            return self._wait(_retry_after(response))
         self._last_code = code
         self._last_hint = _HINTS.get(code, "")
         self.retry_after_ms = _retry_after(response)
@@ -124,10 +148,21 @@ class SendAttempts:
             return Verdict.RETRY
         return Verdict.DONE
 
+    def absent(self, error: PenstockError, now_ms: int) -> Verdict:
+        """Nobody was there who could have stored the message: no attempt was made."""
+        return self.lost(error) if now_ms >= self._wait_until_ms else self._wait(0)
+
+    def _wait(self, retry_after_ms: int) -> Verdict:
+        self.absences += 1
+        self.route_is_stale = True
+        self.retry_after_ms = retry_after_ms
+        return Verdict.RETRY
+
     def lost(self, error: PenstockError) -> Verdict:
         """An attempt ended without an answer."""
         self.is_unknown = self.is_unknown or error.outcome_unknown
-        self.route_is_stale = error.route_stale
+        # A broker that does not answer may have been replaced.
+        self.route_is_stale = error.route_stale or error.outcome_unknown
         self._last_code = error.code
         self._last_hint = error.hint
         self.retry_after_ms = 0

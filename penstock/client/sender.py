@@ -23,7 +23,13 @@ from penstock.client.queue_selection import RoundRobin, select_by_key
 from penstock.client.results import BatchResult, SendResult, is_stored, read_result
 from penstock.client.routes import TopicRoute
 from penstock.client.send_attempts import NextQueue, SendAttempts, Verdict
-from penstock.errors import ClientClosedError, ConnectError, PenstockError, RemotingError
+from penstock.errors import (
+    ClientClosedError,
+    ConnectError,
+    PenstockError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -34,6 +40,8 @@ logger = logging.getLogger(__name__)
 _ALREADY_DONE = (asyncio.InvalidStateError, concurrent.futures.InvalidStateError)
 _BACKOFF_FIRST_MS = 50
 _BACKOFF_MAX_MS = 1_000
+# While there is no master the route is asked for this often: a new one takes a few seconds to be elected.
+_ABSENT_MAX_MS = 200
 _RETRY_AFTER_MAX_MS = 5_000
 
 
@@ -97,6 +105,7 @@ class Sender:
             attempts_max=1 + self._options.retries,
             durability=parcel.items[0].durability,
             retry_not_durable=self._options.retry_not_durable,
+            wait_until_ms=self._clock.monotonic_ms() + self._options.send_timeout_ms * self._options.retries,
         )
         route = self._instance.routes.cache.get(parcel.topic)
         if route is not None and route.publish_queues:
@@ -161,16 +170,16 @@ class Sender:
         broker_name = queue.broker_name if queue is not None else ""
         if not isinstance(outcome, Command):
             self._record(broker_name, None)
+            if isinstance(outcome, ConnectError):
+                return attempts.absent(outcome, self._clock.monotonic_ms())
             return attempts.lost(outcome)
         if not is_stored(outcome.code):
             self._record(broker_name, None)
-            return attempts.refused(outcome)
+            return attempts.refused(outcome, self._clock.monotonic_ms())
         if self._faults is not None:
             self._record(broker_name, self._clock.monotonic_ms() - started_ms)
         try:
-            result = read_result(
-                outcome, parcel.items[0].msg_id, parcel.topic, broker_name, attempts.count + 1
-            )
+            result = read_result(outcome, parcel.items[0].msg_id, parcel.topic, broker_name, attempts.number)
         except PenstockError as error:
             attempts.is_unknown = True  # stored, but where is not known
             return attempts.lost(error)
@@ -199,7 +208,7 @@ class Sender:
         try:
             verdict = Verdict.RETRY
             while verdict is Verdict.RETRY:
-                if attempts.count:
+                if attempts.count or attempts.absences:
                     await self._pause(parcel, attempts)
                 verdict = await self._attempt(parcel, attempts)
         except PenstockError as error:  # no route, no name server: nothing was sent this time
@@ -220,29 +229,41 @@ class Sender:
     async def _pause(self, parcel: Parcel, attempts: SendAttempts) -> None:
         """Wait before trying the same broker again, as long as it asked for; another one is tried at once."""
         first = parcel.items[0]
-        if parcel.queue is None and first.queue is None and not first.queue_key:
+        if attempts.absences < 2 and parcel.queue is None and first.queue is None and not first.queue_key:
             route = self._instance.routes.cache.get(parcel.topic)
             if route is not None and len({queue.broker_name for queue in route.publish_queues}) > 1:
                 return
-        wait_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 4 ** (attempts.count - 1))
+        if attempts.absences:
+            wait_ms = min(_ABSENT_MAX_MS, _BACKOFF_FIRST_MS << min(attempts.absences - 1, 10))
+        else:
+            wait_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 4 ** (attempts.count - 1))
         await asyncio.sleep(min(attempts.retry_after_ms or wait_ms, _RETRY_AFTER_MAX_MS) / 1000)
 
     async def _attempt(self, parcel: Parcel, attempts: SendAttempts) -> Verdict:
-        route = await self.route(parcel.topic, refresh=attempts.route_is_stale)
+        now_ms = self._clock.monotonic_ms
+        try:
+            route = await self.route(parcel.topic, refresh=attempts.route_is_stale)
+        except (ConnectError, RouteNotFoundError) as error:
+            if not attempts.count and not attempts.absences:
+                raise
+            return attempts.absent(error, now_ms())  # it was there before, and may come back with its broker
         if not route.publish_queues:
-            raise ConnectError(
+            nowhere = ConnectError(
                 f"no queue of topic {parcel.topic!r} can be written to",
                 "its brokers have no master, or the topic has no write permission",
             )
+            if not route.is_writable:
+                raise nowhere
+            return attempts.absent(nowhere, now_ms())
         queue = attempts.choose(route.publish_queues)
         address = route.master(queue.broker_name)
         if address is None:
-            return attempts.lost(ConnectError(f"broker {queue.broker_name!r} has no master now"))
+            return attempts.absent(ConnectError(f"broker {queue.broker_name!r} has no master now"), now_ms())
         try:
             connection = await self._instance.remoting.connection(address)
         except ConnectError as error:
             self._record(queue.broker_name, None)
-            return attempts.lost(error)
+            return attempts.absent(error, now_ms())
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
         def respond(started_ms: int, outcome: Command | RemotingError) -> None:
