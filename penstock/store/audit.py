@@ -17,6 +17,7 @@ from penstock._hot.reads import find_record, walk
 from penstock.message import decode_record
 from penstock.message.record import topic_bytes
 from penstock.store.commit_log import CommitLog
+from penstock.store.dispatching import LogDispatch
 from penstock.store.findings import Finding, Findings
 from penstock.store.queue_table import QueueTable
 from penstock.store.segment import Segment
@@ -41,25 +42,42 @@ class LogAudit:
     """Goes round the log, a step at a time. Used by one thread."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, findings: Findings, lock: threading.RLock, *, repair: bool
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        findings: Findings,
+        lock: threading.RLock,
+        *,
+        repair: bool,
+        dispatch: LogDispatch | None = None,
     ) -> None:
         self._log = log
         self._queues = queues
         self._findings = findings
         self._lock = lock
         self._repair = repair
+        # A store's own audit ends with what is visible: a replica's last record may not have arrived yet.
+        self._dispatch = dispatch
+        self._reported: set[int] = set()
+        self.totals = AuditTotals()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget how far it was: the log was cut."""
         self._dispatcher = Dispatcher((), False)
         self._states: dict[tuple[bytes, int], QueueState] = {}
-        self._reported: set[int] = set()
         self.position = -1
-        self.totals = AuditTotals()
+
+    @property
+    def _end(self) -> int:
+        return self._log.max_offset if self._dispatch is None else self._dispatch.offset
 
     def step(self, budget: int) -> int:
         """Read up to `budget` bytes, at most to the end of a segment; how many were read.
 
         Starts again at the beginning after the end.
         """
-        end = self._log.max_offset
+        end = self._end
         if self.position < self._log.min_offset or self.position >= end:
             if self.position >= end > self._log.min_offset:
                 self.totals.rounds += 1
@@ -84,7 +102,7 @@ class LogAudit:
     def run(self) -> AuditTotals:
         """One whole round."""
         self.position = self._log.min_offset
-        while self.position < self._log.max_offset:
+        while self.position < self._end:
             self.step(WHOLE_SEGMENT)
         return self.totals
 

@@ -79,6 +79,8 @@ class CommitLog:
         self._builder = RecordBuilder(store_host, self._largest_body(), options.seal_records)
         self._stale_end = 0
         self._now_ms = runtime.clock.now_ms
+        # Where the log was cut since it was opened, newest last. Whoever works without the lock compares the number.
+        self.cuts: list[int] = []
         # Called after a write: with the requests where all of them went into one run, else with the built bytes.
         self.on_appended: Callable[[Sequence[AppendRequest], int, int], None] = lambda requests, end, base: (
             None
@@ -415,6 +417,44 @@ class CommitLog:
         if self._active is None and not self._read_only and self.segments:
             self._active = self._create(position - position % self.segment_size)
             self._active.position = self._active.flushed = position % self.segment_size
+
+    def begin_cut(self, position: int) -> None:
+        """The log ends here now, as far as anybody can see. `cut` makes the files follow."""
+        self.cuts.append(position)
+        self.max_offset = position
+        for segment in self.segments:
+            if segment is not None:
+                segment.position = min(segment.position, max(position - segment.base, 0))
+                segment.flushed = min(segment.flushed, segment.position)
+        self.forget_built()
+
+    def cut(self, position: int) -> None:
+        """Take everything from `position` on out of the files, durably.
+
+        Later segments go, newest first; the rest of the one that holds the position becomes zero, because a stale
+        record in the right place would pass for a new one.
+        """
+        with self._making:
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None:
+                prepared.close()
+                prepared.remove(self._runtime.disk)
+        for segment in [s for s in reversed(self.segments) if s is not None and s.base > position]:
+            self.remove_segment(segment)
+        while self.segments and self.segments[-1] is None:
+            del self.segments[-1], self.views[-1]
+        self._active = self.segment_of(position)
+        self._stale_end = 0
+        if self._active is not None:
+            self.zero(position, self._active.base + self._active.size)
+
+    def show_until(self, position: int) -> None:
+        """For a reader that changes nothing: forget what is behind a position."""
+        for segment in [s for s in reversed(self.segments) if s is not None and s.base > position]:
+            self.forget_segment(segment)
+        last = self.segment_of(position)
+        if last is not None:
+            last.available = min(last.available, position - last.base)
 
     def zero(self, start: int, end: int) -> int:
         """Overwrite what was ever written in [start, end) of one segment with zeros, durably; how much."""

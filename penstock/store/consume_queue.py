@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
 from penstock._hot.mapped import MappedBytes
 from penstock._hot.queues import QueueState
-from penstock._hot.reads import EntrySelection
+from penstock._hot.reads import EntrySelection, is_zero
 from penstock.runtime import Disk, File
 from penstock.store.findings import Finding, Findings
 from penstock.store.layout import StorePaths, parse_position, position_name
@@ -103,6 +103,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.unsynced_entries = 0
         self._new_folder = False
+        self._lost_names = False
         # Held while the files are synced, and while they are deleted with their topic.
         self._syncing = threading.Lock()
         self._is_gone = False
@@ -208,6 +209,37 @@ class ConsumeQueue:
         queue_file.file.close()
         if not self._read_only:
             self._disk.remove(path)
+            self._lost_names = True
+
+    def cut_point(self, position: int) -> tuple[int, int]:
+        """For a cut of the log: the offset after the last record before `position`, and where that record is."""
+        end = self._first_at_or_after(position)
+        for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
+            entry = self.entry(offset)
+            if entry is not None and not entry.is_filler:
+                return end, entry.position
+        return end, -1
+
+    def hide_from(self, end: int) -> None:
+        """Show nothing from an offset on; the files follow with `cut_to`. The tail is empty."""
+        self.state.restart(end, self.state.max_phy)
+
+    def cut_to(self, end: int, log_end: int) -> None:
+        """Make `end` the end, durably, whatever the files hold behind it, now that the log ends at `log_end`."""
+        self.born_at = min(self.born_at, log_end)
+        if not self._read_only:
+            for queue_file in self._files:
+                view, first = queue_file.view, max(end - queue_file.first, 0) * ENTRY_SIZE
+                # Ever written is little of it; what a cut that was interrupted has cleared already is none.
+                for low, high in list(queue_file.file.data_ranges(first, view.size)):
+                    if not is_zero(view, low, high):
+                        queue_file.file.pwrite(bytes(high - low), low)
+                        queue_file.dirty = True
+        if end <= self.max_offset:
+            self._end_at(end)
+        self.state.next_offset = self.max_offset
+        if not self._read_only:
+            self.sync()
 
     def cut(self, position: int) -> None:
         """Drop entries of records at or after a log position: they are rebuilt, or gone with the log's end."""
@@ -395,7 +427,8 @@ class ConsumeQueue:
                     queue_file.dirty = True
                     raise
                 synced = True
-        if synced:
+        if synced or self._lost_names:
+            self._lost_names = False
             self._disk.sync_dir(self._folder)
         if self._new_folder:
             self._new_folder = False

@@ -38,7 +38,7 @@ from penstock._hot.layout import (
 )
 from penstock._hot.reads import find_record
 from penstock._hot.records import AppendRequest
-from penstock.errors import TopicNameError, invariant
+from penstock.errors import StoreFormatError, TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
 from penstock.store.findings import Finding, Findings
@@ -99,6 +99,12 @@ class LogDispatch:
         self.offset = offset
         self._waits_for = 0
 
+    def cut(self, position: int) -> None:
+        """The log ends here now, and so does all that was ever to be seen of it."""
+        self.restart(min(self.offset, position))
+        self.held_at = self.held_at if self.held_at == NOT_HELD else min(self.held_at, position)
+        self.bound(self.bounded_at if self.bounded_at == NOT_HELD else min(self.bounded_at, position))
+
     def written(self, built: bytearray, size: int, base: int) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
@@ -134,6 +140,7 @@ class LogDispatch:
             status = self._dispatcher.run_mapped(segment.view, start, end, segment.base)
             self.offset = segment.base + self._dispatcher.position
             if status == END_OF_SEGMENT:
+                self._check_blank(segment)
                 self.offset = segment.base + segment.size
             elif status in (NEW_QUEUE, GAP):
                 self._answer(segment, status)
@@ -143,6 +150,18 @@ class LogDispatch:
                 self._skip_damage(segment, end)
                 if self._waits_for:
                     return
+
+    def _check_blank(self, segment: Segment) -> None:
+        """A blank record reaches to the end of its segment, unless the master that sent it has segments of another
+        size: then nothing that follows would be found."""
+        start = self.offset - segment.base
+        size = int.from_bytes(segment.view.slice(start, start + 4), "big")
+        if not self.ends_whole and start + size != segment.size and self._log.max_offset:
+            raise StoreFormatError(
+                f"a segment of the master ends at {self.offset + size}, one of this store at "
+                f"{segment.base + segment.size}",
+                "give master and replicas the same segment_size_bytes",
+            )
 
     def _is_cut(self, segment: Segment, end: int) -> bool:
         """Whether a record begins here whose rest lies behind the limit, or has not arrived yet."""

@@ -7,13 +7,17 @@ for everybody who wrote before, and the others find their work done when their t
 Rule: a failed sync is final. The kernel may have marked the lost pages clean, so a second try could succeed
 without the data; therefore the flushed position never moves again, every waiter gets the error, and only a
 restart, which reads and rewrites the uncertain tail, clears it.
+
+A replica's log may be cut (`store/truncation.py`). What a sync that began before the cut covered says nothing about
+the bytes that come after it: each piece of work belongs to the log as it was after so many cuts.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
-from penstock.errors import FlushFailedError, FlushTimeoutError
+from penstock.errors import FlushFailedError, FlushTimeoutError, LogPositionError
 from penstock.runtime import Clock
 from penstock.store.commit_log import CommitLog
 from penstock.store.segment import Segment
@@ -57,9 +61,42 @@ class LogFlusher:
             self.check()
             if self.flushed_offset < position:
                 self._sync(self._log.max_offset)
+            if self.flushed_offset < position and self._log.cuts:
+                raise self.was_cut(position)
             return self.flushed_offset
         finally:
             self._lock.release()
+
+    def was_cut(self, position: int) -> LogPositionError:
+        """What somebody is told who waits for bytes that are gone."""
+        return LogPositionError(
+            f"the log ends at {self._log.max_offset} and was cut before it was flushed to {position}",
+            "what was behind that is not stored any more: send it to the master",
+        )
+
+    def pausing(self) -> AbstractContextManager[object]:
+        """While this is held no waiting thread syncs."""
+        return self._lock
+
+    def cut(self, position: int) -> None:
+        """The log ends here now. Taken note of before a byte is changed, so that no sync promises what is gone."""
+        with self._moving:
+            self._log.begin_cut(position)
+            self.flushed_offset = min(self.flushed_offset, position)
+
+    def take_work(self) -> list[tuple[Segment, int]]:
+        """What has to be synced to have all of the log on disk, for a thread of its own: give each piece back with
+        `done`, `fail` or `drop`."""
+        with self._moving:
+            work = self.unflushed(self._log.max_offset)
+            for segment, _ in work:
+                segment.pin()
+            return work
+
+    def drop(self, segment: Segment) -> None:
+        """A piece of work is over, or not wanted any more."""
+        with self._moving:
+            segment.unpin()
 
     def unflushed(self, position: int) -> list[tuple[Segment, int]]:
         """Segments that have to be synced, oldest first, to have the log on disk up to `position`."""
@@ -76,9 +113,12 @@ class LogFlusher:
         work.reverse()
         return work
 
-    def done(self, segment: Segment, target: int) -> None:
-        """One segment was synced. Called in order, so the flushed position has no holes below it."""
+    def done(self, segment: Segment, target: int, cuts: int) -> None:
+        """One segment was synced, as the log was after so many cuts. Called in order, so the flushed position has no
+        holes below it."""
         with self._moving:
+            if cuts != len(self._log.cuts):
+                return
             segment.flushed = max(segment.flushed, target)
             self.flushed_offset = max(self.flushed_offset, segment.base + target)
 
@@ -92,6 +132,7 @@ class LogFlusher:
         return self.failure
 
     def _sync(self, position: int) -> None:
+        cuts = len(self._log.cuts)
         for segment, target in self.unflushed(position):
             started = self._clock.monotonic_ns()
             try:
@@ -100,4 +141,4 @@ class LogFlusher:
                 raise self.fail(segment, error) from error
             self._meters.record("flush_ns", self._clock.monotonic_ns() - started)
             self._meters.add("flushes")
-            self.done(segment, target)
+            self.done(segment, target, cuts)

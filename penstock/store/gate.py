@@ -51,14 +51,18 @@ class WriteGate:
 
     def check_usable(self) -> None:
         """Raise the reason why nothing can be written here, whoever asks."""
+        self.check_sound()
+        if self._disk_refusal is not None:
+            raise self._disk_refusal
+
+    def check_sound(self) -> None:
+        """The same for what takes no space."""
         self.check_open()
         if self._read_only:
             raise StoreClosedError("the store was opened read-only", "open it without read_only")
         self._flusher.check()
         if self._failure is not None:
             raise self._failure
-        if self._disk_refusal is not None:
-            raise self._disk_refusal
 
     def fail(self, message: str) -> StoreFailedError:
         """Stop accepting for good: the error that every append gets from now on."""

@@ -43,7 +43,12 @@ class Keeper:
         # With groups to wait for nothing is deleted before the broker has said how far they are.
         self._needed = Needed(everything=bool(self._options.retention_groups))
         self._due: dict[str, int] = {}
-        self._audit = LogAudit(store.log, store.queues, store.findings, lock, repair=True)
+        self._audit = LogAudit(
+            store.log, store.queues, store.findings, lock, repair=True, dispatch=store.dispatch
+        )
+        # Held for a round, and by whoever cuts the log: what a round has captured must not be saved after a cut.
+        # Taken before any other lock.
+        self.working = threading.RLock()
 
     def settle(self) -> None:
         """After recovery: begin. What it rebuilt is synced by the first round; until then the old checkpoint
@@ -71,8 +76,11 @@ class Keeper:
 
     def tick(self) -> None:
         """Do what is due. After a failure nothing is: what the disk holds is not known, and must not be promised."""
-        if self._store.has_failed:
-            return
+        with self.working:
+            if not self._store.has_failed:
+                self._round()
+
+    def _round(self) -> None:
         # First: a flush of all that is dirty may take longer than the rest of the segment lasts.
         self._prepare()
         if self._is_due("flush", self._options.flush_interval_ms):
@@ -146,6 +154,18 @@ class Keeper:
         )
         self._store.checkpoint_file.save(self.checkpoint)
 
+    def cut(self, position: int, timestamp: int) -> None:
+        """The log is cut here; its last record has this store time. Promise no more than that, from now on."""
+        checkpoint = self.checkpoint
+        checkpoint.flushed_offset = min(checkpoint.flushed_offset, position)
+        checkpoint.confirm_offset = min(checkpoint.confirm_offset, position)
+        checkpoint.physic_timestamp = min(checkpoint.physic_timestamp, timestamp)
+        checkpoint.logics_timestamp = min(checkpoint.logics_timestamp, timestamp)
+        checkpoint.index_timestamp = min(checkpoint.index_timestamp, timestamp)
+        self._audit.restart()
+        if not self._store.is_read_only:
+            self._store.checkpoint_file.save(checkpoint)
+
     def _prepare(self) -> None:
         """Make the next segment while nobody waits for it."""
         try:
@@ -216,6 +236,10 @@ class Keeper:
 
     def clean(self) -> int:
         """One round of retention; how many segments were deleted."""
+        with self.working:
+            return self._clean()
+
+    def _clean(self) -> int:
         store = self._store
         active = store.log.active
         candidates = tuple(

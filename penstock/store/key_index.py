@@ -13,7 +13,8 @@ from __future__ import annotations
 import mmap
 import struct
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock._hot.index import PAGE, SlotTable, find_key, key_hash_of
@@ -33,6 +34,8 @@ _HEADER = struct.Struct(
     "i"  # slots in use
     "i"  # number of the next entry; entries are numbered from 1
 )
+# A key on its way to the index: hash, log position, store time.
+_KEY = struct.Struct(">iqq")
 QUERY_MAX = 64
 
 
@@ -157,6 +160,36 @@ class IndexFile:
                 page = table.dirty.find(1, stop)
         table.dirty[:] = bytes(len(table.dirty))
         self.written = self.current_header()
+
+    def first_phy(self) -> int:
+        """Log position of the first entry's record, -1 without an entry."""
+        return self._phy_of(1) if self.current_header().next_entry > 1 else -1
+
+    def _phy_of(self, number: int) -> int:
+        at = self._entries_at + number * ENTRY_SIZE + 4
+        return int.from_bytes(self.view.slice(at, at + 8), "big", signed=True)
+
+    def cut(self, position: int, time_of: Callable[[int], int]) -> None:
+        """Forget the entries of records at or after a log position, durably; at least one entry stays."""
+        header = self.current_header()
+        low, high = 1, header.next_entry
+        while low < high:
+            middle = (low + high) // 2
+            if self._phy_of(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        end_phy = self._phy_of(low - 1)
+        at = self._entries_at + (low - 1) * ENTRY_SIZE + 12
+        seconds = int.from_bytes(self.view.slice(at, at + 4), "big", signed=True)
+        # Entries keep whole seconds; the record knows better, if it is still there.
+        end_time = time_of(end_phy) or header.begin_timestamp + seconds * 1000 + 999
+        if self.table is not None:
+            self.table.release()
+        self.header = replace(header, end_phy=end_phy, end_timestamp=end_time, next_entry=low)
+        self.rebuild()
+        self.sync()
+        self.dirty = False
 
     def current_header(self) -> IndexHeader:
         """What the header would say if everything entered were counted."""
@@ -410,6 +443,32 @@ class KeyIndex:
             path = index_file.path
             index_file.close()
             self._drop(path, f"it reaches beyond the log's end at {position}")
+
+    def remaining(self, position: int) -> list[str]:
+        """Names of the files that a cut at a log position leaves."""
+        with self.lock:
+            return [f.path.name for f in self._files if 0 <= f.first_phy() < position]
+
+    def cut_entries(self, position: int, time_of: Callable[[int], int]) -> int:
+        """The log is cut at `position`: entries from there on go, durably; log position of the newest record counted.
+
+        `time_of` tells the store time of the record at a log position.
+        """
+        with self.lock:
+            while self._files and not 0 <= self._files[-1].first_phy() < position:
+                index_file = self._files.pop()
+                index_file.close()
+                if not self._read_only:
+                    self._runtime.disk.remove(index_file.path)
+                    self._runtime.disk.sync_dir(self._folder)
+            newest = self._files[-1] if self._files and not self._read_only else None
+            if newest is not None and newest.current_header().end_phy >= position:
+                newest.cut(position, time_of)
+            kept = len(self._held) // ENTRY_SIZE
+            while kept and _KEY.unpack_from(self._held, (kept - 1) * ENTRY_SIZE)[1] >= position:
+                kept -= 1
+            del self._held[kept * ENTRY_SIZE :]
+            return self._end_phy([index_file.header for index_file in self._files])
 
     def close(self) -> None:
         with self.lock:

@@ -28,8 +28,10 @@ class LoopFlusher:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._waiting: deque[tuple[int, Callback]] = deque()
+        # Position, how often the log had been cut then, and whom to tell.
+        self._waiting: deque[tuple[int, int, Callback]] = deque()
         self._work: list[tuple[Segment, int]] = []
+        self._cuts = 0
         self._busy: tuple[Segment, int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = self._done = -1
@@ -56,8 +58,12 @@ class LoopFlusher:
         os.close(self._wake)
         os.close(self._done)
         self._loop = None
+        self._drop_work()
+        if self._busy is not None:
+            self._store.flusher.drop(self._busy[0])
+            self._busy = None
         waiting, self._waiting = self._waiting, deque()
-        for _, callback in waiting:
+        for _, _, callback in waiting:
             callback(StoreClosedError("the store was closed before the flush", "the outcome is unknown"))
 
     def when_flushed(self, position: int, callback: Callback) -> None:
@@ -70,7 +76,7 @@ class LoopFlusher:
         elif self._loop is None:
             callback(StoreClosedError("group commit is not running", "call start first"))
         else:
-            self._waiting.append((position, callback))
+            self._waiting.append((position, len(self._store.log.cuts), callback))
             self._next()
 
     def flushed(self, position: int) -> asyncio.Future[None]:
@@ -93,7 +99,8 @@ class LoopFlusher:
         if self._busy is not None or self._sync is None:
             return
         if not self._work and self._waiting:
-            self._work = self._store.flusher.unflushed(self._store.log.max_offset)
+            self._cuts = len(self._store.log.cuts)
+            self._work = self._store.flusher.take_work()
         if self._work:
             self._busy = self._work.pop(0)
             self._sync.fd = self._busy[0].file.fd
@@ -126,15 +133,35 @@ class LoopFlusher:
         error = self._error or (
             OSError(self._sync.error, os.strerror(self._sync.error)) if self._sync.error else None
         )
+        flusher.drop(segment)
         if error is not None:
             failure = flusher.fail(segment, error)
-            waiting, self._waiting, self._work = self._waiting, deque(), []
-            for _, callback in waiting:
+            self._drop_work()
+            waiting, self._waiting = self._waiting, deque()
+            for _, _, callback in waiting:
                 callback(failure)
             return
-        flusher.done(segment, target)
+        flusher.done(segment, target, self._cuts)
+        if self._cuts != len(self._store.log.cuts):
+            self._after_cut()
         self._store.confirm()
         flushed = flusher.flushed_offset
         while self._waiting and self._waiting[0][0] <= flushed:
-            self._waiting.popleft()[1](None)
+            self._waiting.popleft()[2](None)
         self._next()
+
+    def _drop_work(self) -> None:
+        work, self._work = self._work, []
+        for segment, _ in work:
+            self._store.flusher.drop(segment)
+
+    def _after_cut(self) -> None:
+        """The log was cut while a sync ran: who waits for what is gone is told, the others wait for the next sync."""
+        self._drop_work()
+        cuts = self._store.log.cuts
+        waiting, self._waiting = self._waiting, deque()
+        for position, known, callback in waiting:
+            if known < len(cuts) and position > min(cuts[known:]):
+                callback(self._store.flusher.was_cut(position))
+            else:
+                self._waiting.append((position, known, callback))

@@ -10,6 +10,7 @@ it once. What a caller may rely on is in the result's `durability`, and in `docs
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import (
     FlushTimeoutError,
     MessageTooLargeError,
+    StoreError,
     StoreFailedError,
 )
 from penstock.message import HostAddress, Message, StoredMessage
@@ -46,8 +48,10 @@ from penstock.store.results import AppendResult, BatchResult, Durability, PutSta
 from penstock.store.segment import Segment
 from penstock.store.sizes import require_sizes
 from penstock.store.status import describe
+from penstock.store.truncation import Truncation
 from penstock.telemetry import Meters
 
+_LOG = logging.getLogger("penstock.store")
 DEFAULT_HOST = HostAddress("127.0.0.1", 10911)
 KEEPER_TICK_MS = 100
 # Members of an enumeration are looked up slowly, and every group asks for this one.
@@ -101,7 +105,8 @@ class MessageStore:
         )
         self.checkpoint_file = CheckpointFile(runtime.disk, self.paths.checkpoint)
         self.keeper = Keeper(self, runtime, self._lock)
-        self._replica_side = ReplicaSide(self, self._lock)
+        self.replica_side = ReplicaSide(self, self._lock)
+        self._truncation = Truncation(self, self._lock)
         self._thread: PeriodicThread | None = None
 
     # -- lifecycle -------------------------------------------------------------------------------------------
@@ -150,23 +155,24 @@ class MessageStore:
         self.queues.load_manifest()
         require_sizes(disk, self.paths, self.options, self.queues.manifest)
         clean = self._ownership.was_clean()
-        checkpoint = self.checkpoint_file.load()
+        self.keeper.checkpoint = self.checkpoint_file.load()
         if not self.is_read_only:
             self._ownership.mark_running()
             Segment.remove_half_made(disk, self.paths)
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
+        self._truncation.finish()
         if bounded:
             # A queue entry was made of a confirmed record, so the queues know what the checkpoint had no time to say.
+            checkpoint = self.keeper.checkpoint
             confirmed = checkpoint.confirm_offset if checkpoint.trusted else 0
             self.dispatch.bound(max(confirmed, self.queues.max_phy, 0))
-        self._replica_side.know_ends()
-        self.report = Recovery(self, checkpoint, clean=clean, progress=progress).run()
+        self.replica_side.know_ends()
+        self.report = Recovery(self, self.keeper.checkpoint, clean=clean, progress=progress).run()
         self.flusher.recovered(self.log.max_offset)
-        self.keeper.checkpoint = checkpoint
         if bounded and not self.gate.is_replica:
-            self._replica_side.find_next_offsets()
+            self.replica_side.find_next_offsets()
         if self.is_read_only:
             self.gate.open()
             return
@@ -189,6 +195,7 @@ class MessageStore:
         if self.gate.closed:
             return
         self._stop_thread()
+        ends_whole = self._end_whole()
         with self._lock:
             # From here on no append gets in; the rest needs no lock, and must not hold it.
             self.gate.close()
@@ -196,9 +203,21 @@ class MessageStore:
             if not self.is_read_only and not self.has_failed:
                 self.keeper.finish()
                 self.log.close(remove_unused=True)
-                self._ownership.mark_clean()
+                if ends_whole:
+                    self._ownership.mark_clean()
         finally:
             self._release()
+
+    def _end_whole(self) -> bool:
+        """A clean stop leaves whole records only. Where that fails recovery cuts the last one off."""
+        if self.is_read_only or self.has_failed:
+            return False
+        try:
+            self.cut_tail()
+        except StoreError as error:
+            _LOG.warning("the incomplete record at the log's end stays: %s", error)
+            return False
+        return True
 
     def abandon(self) -> None:
         """Let go of everything as a crash would: nothing more is written. For tests and simulations."""
@@ -420,7 +439,7 @@ class MessageStore:
 
     def replica_mode(self, is_replica: bool) -> None:
         """Refuse messages and take a master's bytes, or the other way round; the log must end with a whole record."""
-        self._replica_side.set_mode(is_replica)
+        self.replica_side.set_mode(is_replica)
 
     def append_replica(self, data: bytes | memoryview, position: int) -> int:
         """Append bytes of a master's log, cut anywhere but across segments, at the log's end; how far it reaches now.
@@ -428,15 +447,27 @@ class MessageStore:
         An empty log begins at `position`, which then has to be a segment's beginning. Raises LogPositionError where
         the bytes do not continue the log, and what an append raises.
         """
-        return self._replica_side.append(data, position)
+        return self.replica_side.append(data, position)
 
     def slice_for_transfer(self, position: int, max_bytes: int) -> memoryview | None:
         """Bytes of the log from `position` on, written, maybe not flushed, without a copy; None if there are none."""
-        return self._replica_side.slice(position, max_bytes)
+        return self.replica_side.slice(position, max_bytes)
 
     def bound(self, position: int | None) -> int | None:
         """Show nothing that ends behind `position`, whatever is written and flushed; None shows all of that again."""
-        return self._replica_side.bound(position)
+        return self.replica_side.bound(position)
+
+    def truncate(self, position: int) -> None:
+        """Cut a replica's log at a record's beginning, durably, with queues and index; see `store/truncation.py`.
+
+        Raises LogPositionError, and nothing is changed, where no record begins. Takes as long as a few syncs.
+        """
+        self._truncation.run(position)
+
+    def cut_tail(self) -> int:
+        """Drop a record that has arrived in part only, durably: what a replica does before it becomes a master; where
+        the log ends now."""
+        return self._truncation.run(None) if self.gate.is_replica else self.log.max_offset
 
     def show_more(self) -> None:
         """Show what may be seen by now. The caller holds the lock."""

@@ -11,7 +11,7 @@ import json
 import threading
 import zlib
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock._hot.dispatch import Dispatcher
@@ -47,6 +47,8 @@ class Manifest:
     # Sizes the directory was made with, 0 where that is not known.
     segment_size_bytes: int = 0
     queue_file_entries: int = 0
+    # A cut of the log that was begun and is not finished: `ends` are those after it. -1 if there is none.
+    cut_to: int = -1
     # Topics that were deleted, and the end of the log then: their records before it are not messages any more.
     deleted: dict[str, int] = field(default_factory=dict)
 
@@ -65,6 +67,8 @@ class Manifest:
             "queues": topics,
             "deletedTopics": self.deleted,
         }
+        if self.cut_to >= 0:
+            value["cutTo"] = self.cut_to
         line = json.dumps(value).encode()
         return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
 
@@ -89,6 +93,7 @@ class Manifest:
             flushed_to=value["flushedTo"],
             segment_size_bytes=value["segmentSizeBytes"],
             queue_file_entries=value["queueFileEntries"],
+            cut_to=value.get("cutTo", -1),
             deleted=value["deletedTopics"],
         )
         for topic, queues in value["queues"].items():
@@ -99,6 +104,7 @@ class Manifest:
             manifest.index_end + 1,
             manifest.log_start,
             manifest.flushed_to,
+            manifest.cut_to + 1,
             *manifest.deleted.values(),
         ]
         numbers += [*manifest.starts.values(), *manifest.ends.values()]
@@ -253,6 +259,34 @@ class QueueTable:
             if key not in without:
                 self.manifest.starts[key] = queue.first_offset
         write_atomically(self._disk, self._paths.manifest, self.manifest.encode())
+
+    def begin_cut(self, position: int, ends: dict[tuple[str, int], int], index_files: list[str]) -> None:
+        """The log is about to be cut. From now on nothing behind the position is promised, and the next open finishes
+        the cut first."""
+        with self._saving:
+            before = self.manifest
+            deleted = {topic: min(at, position) for topic, at in before.deleted.items()}
+            self.manifest = replace(
+                before,
+                ends=ends,
+                deleted=deleted,
+                index_end=-1,
+                index_files=index_files,
+                flushed_to=min(before.flushed_to, position),
+                cut_to=position,
+            )
+            try:
+                self._write_manifest()
+            except OSError:
+                self.manifest = before
+                raise
+
+    def end_cut(self, index_end: int) -> None:
+        """The cut is done, and on disk."""
+        with self._saving:
+            self.manifest.cut_to = -1
+            self.manifest.index_end = index_end
+            self._write_manifest()
 
     def remove(self, topics: frozenset[str], log_end: int) -> list[str]:
         """Delete the queues of topics; the topics that had any.

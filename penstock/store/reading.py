@@ -122,6 +122,7 @@ class StoreReader:
         max_count = max(max_count, 1)
         max_bytes = min(max(max_bytes, 100), READ_BYTES_MAX)
         with self._lock:
+            cuts = len(self._log.cuts)
             queue = self._queues.get(topic, queue_id)
             outside = self._outside(queue, offset)
             if queue is None or outside is not None:
@@ -141,6 +142,9 @@ class StoreReader:
             queue_id,
             self._options.verify_reads,
         )
+        if cuts != len(self._log.cuts):
+            # A replica's log was cut while records were copied from it: they may be half gone.
+            return self.get(topic, queue_id, offset, max_count, max_bytes, tags)
         for i in damaged:
             self._report(topic, queue_id, selection.offset(i), selection.position(i))
         count = selection.count - len(damaged) - len(missing)
@@ -263,6 +267,19 @@ class StoreReader:
 
         Raises CorruptRecordError if there is one and it is damaged.
         """
+        cuts = len(self._log.cuts)
+        try:
+            found = self._message_at(position)
+        except CodecError:
+            if cuts == len(self._log.cuts):
+                raise
+        else:
+            if cuts == len(self._log.cuts):
+                return found
+        with self._lock:  # a replica's log was cut while this looked at it
+            return self._message_at(position)
+
+    def _message_at(self, position: int) -> StoredMessage | None:
         head = self._log.slice(position, 4)
         if head is None:
             return None

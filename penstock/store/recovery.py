@@ -214,12 +214,13 @@ class Recovery:
                 position += self._log.segment_size
                 continue
             local = position - segment.base
+            end, verify = local + CHUNK, 1
+            if not self._clean:
+                # What was on disk can be damaged, but not torn: the two parts are looked at apart.
+                is_known = position < self._durable
+                end, verify = (min(end, self._durable - segment.base), 1) if is_known else (end, 2)
             stop, why, count, last = walk(
-                segment.view,
-                local,
-                min(local + CHUNK, segment.available),
-                segment.base,
-                1 if self._clean or position < self._durable else 2,
+                segment.view, local, min(end, segment.available), segment.base, verify
             )
             self._report.records += count
             self._report.bytes_read += stop - local

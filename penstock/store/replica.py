@@ -135,7 +135,7 @@ class ReplicaSide:
         """Take a master's bytes from now on and no messages, or the other way round."""
         store = self._store
         with self._lock:
-            store.gate.check_usable()
+            store.gate.check_sound()
             if not is_replica and store.gate.is_replica:
                 if self.whole_end() != store.log.max_offset:
                     raise StoreRoleError("the log ends inside a record", "call cut_tail first")

@@ -27,6 +27,9 @@ class Segment:
         self.available = available
         self.position = 0
         self.flushed = 0
+        # Syncs that a thread without the interpreter lock has begun or will begin: its descriptor must stay its own.
+        self._pins = 0
+        self._is_closing = False
 
     @property
     def end(self) -> int:
@@ -86,9 +89,20 @@ class Segment:
         disk.sync_dir(paths.prepare)
         return Segment.open(disk, target, base, size, read_only=False)
 
+    def pin(self) -> None:
+        """Keep the descriptor until `unpin`, also if the segment is closed meanwhile. Under the flusher's lock."""
+        self._pins += 1
+
+    def unpin(self) -> None:
+        self._pins -= 1
+        if self._is_closing and not self._pins:
+            self.file.close()
+
     def close(self) -> None:
         self.view.release()
-        self.file.close()
+        self._is_closing = True
+        if not self._pins:
+            self.file.close()
 
     def remove(self, disk: Disk) -> None:
         """Delete the file of a closed segment."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LogPositionError, StoreRoleError
+from penstock.errors import LogPositionError, StoreFormatError, StoreRoleError
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore
 from tests.fault.store_checks import (
@@ -218,3 +218,16 @@ def test_transfer_reads_to_the_end_of_a_segment_and_of_the_log(tmp_path: Path, s
         view.release()
     for position in (-1, end, end + 1, 1 << 40):
         assert store.slice_for_transfer(position, 100) is None
+
+
+def test_a_master_with_segments_of_another_size_is_noticed(tmp_path: Path, stores: ExitStack) -> None:
+    master = stores.enter_context(open_store(tmp_path / "master", small_options(segment_size_bytes=4096)))
+    for serial in range(1, 60):
+        append(master, serial)
+    replica = stores.enter_context(open_store(tmp_path / "replica", ASYNC, replica=True))
+    with pytest.raises(StoreFormatError, match="same segment_size_bytes"):
+        copy(master, replica)
+    options = small_options(segment_size_bytes=16384, flush_mode=FlushMode.ASYNC)
+    wide = stores.enter_context(open_store(tmp_path / "wide", options, replica=True))
+    with pytest.raises(StoreFormatError, match="same segment_size_bytes"):
+        copy(master, wide, cut=100)
