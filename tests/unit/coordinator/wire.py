@@ -62,6 +62,7 @@ class FakeBroker:
         self.epoch = 0
         self.notices: list[NotifyBrokerRoleChangedRequestHeader] = []
         self.told: list[SyncStateSet] = []
+        self.on_notice: Callable[[], None] | None = None
         table = ProcessorTable()
         table.register(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, self._notified)
         table.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self._create_topic)
@@ -71,6 +72,8 @@ class FakeBroker:
     def _notified(self, connection: Connection, command: Command) -> None:
         self.notices.append(NotifyBrokerRoleChangedRequestHeader.decode(command.fields))
         self.told.append(SyncStateSet.decode(command.body))
+        if self.on_notice is not None:
+            self.on_notice()
 
     def _create_topic(self, connection: Connection, command: Command) -> Command:
         self.created.append(command.fields)

@@ -1,0 +1,95 @@
+"""`penstock coordinator` as a process: ready, its state in a file, stopped, refused; ZooKeeper out of reach."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import RemotingClient
+from penstock.runtime import Runtime
+from tests.unit.cli.test_servers import ROOT, free_port, refused, serving
+
+
+def status_of(address: str) -> dict[str, object]:
+    """What a coordinator says about itself, once it leads."""
+
+    async def ask() -> dict[str, object]:
+        client = RemotingClient(runtime=Runtime.system())
+        try:
+            async with asyncio.timeout(20):
+                while True:
+                    answer = await client.call(address, Command(RequestCode.COORDINATOR_STATUS))
+                    status: dict[str, object] = json.loads(answer.body)
+                    if status["isLeader"]:
+                        return status
+                    await asyncio.sleep(0.01)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def test_it_is_ready_leads_and_stops_cleanly(tmp_path: Path) -> None:
+    for term in (1, 2):
+        with serving("coordinator", "--json", "--data", tmp_path, "--port", 0) as server:
+            ready = server.ready
+            assert ready["command"] == "coordinator"
+            assert ready["metadata"] == f"sqlite:{tmp_path / 'coordinator' / 'metadata.db'}"
+            status = status_of(ready["coordinator"])
+            assert (status["term"], status["leader"]) == (term, ready["coordinator"])
+            assert {"groups", "brokerSets"} <= status.keys(), "balancing is part of it"
+            code, complaints = server.stop()
+            assert code == 0
+            assert "rror" not in complaints
+
+
+def test_a_line_for_people(tmp_path: Path) -> None:
+    with serving("coordinator", "--data", tmp_path, "--port", 0) as server:
+        assert server.ready["line"].startswith("penstock coordinator is ready: coordinator 127.0.0.1:")
+        assert f"metadata sqlite:{tmp_path}" in server.ready["line"]
+
+
+def test_a_file_that_another_one_owns_is_refused(tmp_path: Path) -> None:
+    with serving("coordinator", "--json", "--data", tmp_path, "--port", 0):
+        complaint = refused("coordinator", "--data", tmp_path, "--port", 0)
+    assert complaint.count("\n") == 1
+    assert "metadata.db" in complaint
+
+
+def test_wrong_calls_are_refused(tmp_path: Path) -> None:
+    assert "sqlite:PATH" in refused("coordinator", "--metadata", "redis:x", "--data", tmp_path)
+    assert "listen-anywhere" in refused(
+        "coordinator", "--host", "0.0.0.0", "--advertise", "c.example.org:9877", "--data", tmp_path
+    )
+    assert "advertised_address" in refused("coordinator", "--host", "0.0.0.0", "--data", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.seed("S0-6")
+@pytest.mark.seed("S0-7")
+@pytest.mark.fault("F11")
+def test_a_zookeeper_out_of_reach_is_logged_with_its_address_and_ends_it_with_status_1(
+    tmp_path: Path,
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "penstock.cli.main", "coordinator", "--port", "0"),
+            *("--data", str(tmp_path), "--metadata", f"zookeeper:{address}"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    errors = [line for line in done.stderr.splitlines() if " ERROR " in line]
+    assert len(errors) == 1
+    assert address in errors[0]
+    assert "Traceback" not in done.stderr
