@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.testing.disk import FaultyDisk
     from penstock.testing.embedded import EmbeddedBroker, async_broker, broker
     from penstock.testing.gate import Operation, PowerLostError
+    from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
     from penstock.testing.unsynced import (
         BLOCK_BYTES,
         SIZE,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         keep_unsynced,
         lose_unsynced,
     )
+    from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, zookeeper_servers
 
 __all__ = [
     "BLOCK_BYTES",
@@ -35,22 +37,28 @@ __all__ = [
     "FaultyDisk",
     "Keep",
     "ManualClock",
+    "MemoryEnsemble",
+    "MemoryMetadata",
     "Operation",
     "PowerLostError",
     "SIZE",
     "UnsyncedBlock",
     "UnsyncedWrite",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
     "async_broker",
     "broker",
     "keep_random_blocks",
     "keep_unsynced",
     "lose_unsynced",
+    "zookeeper_servers",
 ]
 _MODULES = {
     "clock": ("ManualClock",),
     "disk": ("FaultyDisk",),
     "embedded": ("EmbeddedBroker", "async_broker", "broker"),
     "gate": ("Operation", "PowerLostError"),
+    "metadata": ("MemoryEnsemble", "MemoryMetadata"),
     "unsynced": (
         "BLOCK_BYTES",
         "Keep",
@@ -61,6 +69,7 @@ _MODULES = {
         "keep_unsynced",
         "lose_unsynced",
     ),
+    "zookeeper": ("ZooKeeperEnsemble", "ZooKeeperServer", "zookeeper_servers"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.coordinator.metadata.listeners import Subscription
 from penstock.coordinator.metadata.port import PathListener, Watch
-from penstock.errors import MetadataError
+from penstock.errors import MetadataClosedError, MetadataError
 
 _log = logging.getLogger(__name__)
 # After a watch could not be set although there was a connection.
@@ -83,6 +83,8 @@ class _WatchedPath:
             self._wake.clear()
             try:
                 await self._arm(self.path)
+            except MetadataClosedError:
+                continue  # Not started yet, or stopped: a connection, if there ever is one, wakes it.
             except MetadataError as error:
                 _log.info("watching %s: %s; trying again", self.path, error)
                 await asyncio.sleep(_RETRY_S)

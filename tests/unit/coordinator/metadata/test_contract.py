@@ -369,6 +369,29 @@ def test_a_cancelled_watch_is_silent_and_the_others_go_on(backend: Backend) -> N
     backend.run(life)
 
 
+def test_a_watch_may_be_set_before_the_start_and_is_silent_after_the_stop(backend: Backend) -> None:
+    async def whole() -> None:
+        store = backend.store()
+        calls: list[str] = []
+        store.watch("/w", calls.append)
+        await settle()
+        await store.start()
+        await store.create("/w", b"")
+        await until(lambda: calls)
+        await settle()
+        calls.clear()
+        await store.stop()
+        async with backend.open() as other:
+            await other.set("/w", b"changed")
+        await settle()
+        assert calls == []
+        late = store.watch("/w", calls.append)
+        await settle()
+        late.cancel()
+
+    asyncio.run(whole())
+
+
 def test_a_listener_that_fails_keeps_nobody_from_being_told(
     backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
