@@ -123,20 +123,21 @@ class ServerProcess:
         try:
             self.start()
         except BaseException:
-            self._put_down()
+            self.put_down()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._put_down()
+        self.put_down()
         if error is None:
             assert "Traceback" not in self.complaints(), self.complaints()
         else:
             error.add_note(f"standard error of the {self.command}:\n{self.complaints()[-4_000:]}")
 
-    def _put_down(self) -> None:
+    def put_down(self) -> None:
+        """Kill it if it runs, whatever state it is in."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,0 +1,148 @@
+"""A coordinated set of real processes: three brokers, a coordinator with its state in a file, a name server.
+
+`BrokerSet.master` says who is master by the coordinator's word; `in_sync` waits until so many are in the sync-state
+set. `raw` sends one request to one broker, whatever a route would say. `log` reads a dead broker's log as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import RemotingClient
+from penstock.runtime import Runtime
+from penstock.store import MessageStore, StoreOptions
+from tests.fault.server_processes import ServerProcess, broker, name_server
+
+NAME = "set-a"
+SEGMENT = 4 << 20
+WAIT_S = 30.0
+
+
+async def _call(address: str, command: Command, timeout_ms: int) -> Command:
+    client = RemotingClient(runtime=Runtime.system())
+    try:
+        return await client.call(address, command, timeout_ms)
+    finally:
+        await client.close()
+
+
+def raw(address: str, command: Command, timeout_ms: int = 5_000) -> Command:
+    """One request over a connection of its own."""
+    return asyncio.run(_call(address, command, timeout_ms))
+
+
+@dataclass
+class BrokerSet:
+    """The processes; brokers in the order of their start, which need not be that of their ids."""
+
+    names: ServerProcess
+    coordinator: ServerProcess
+    brokers: list[ServerProcess]
+
+    def info(self) -> ReplicasInfo | None:
+        body = json.dumps([NAME]).encode()
+        answer = raw(self.coordinator.address, Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body))
+        assert answer.code == 0, answer
+        return BrokerReplicasInfo.decode(answer.body).sets.get(NAME)
+
+    def wait(self, in_sync: int, *, epoch: int = 0, timeout_s: float = WAIT_S) -> ReplicasInfo:
+        """Wait until the set has a master of at least this epoch, and so many members in sync."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.info()
+            if (
+                found is not None
+                and found.master_broker_id is not None
+                and found.master_epoch >= epoch
+                and sum(one.alive for one in found.in_sync) >= in_sync
+            ):
+                return found
+            assert time.monotonic() < deadline, f"{in_sync} in sync are waited for: {found}"
+            time.sleep(0.05)
+
+    def master(self, *, epoch: int = 0) -> ServerProcess:
+        address = self.wait(1, epoch=epoch).master_address
+        return next(one for one in self.brokers if one.address == address)
+
+    def replicas(self) -> list[ServerProcess]:
+        master = self.master()
+        return [one for one in self.brokers if one is not master]
+
+    def log_of(self, node: ServerProcess) -> bytes:
+        """A dead broker's log; recovery cuts an incomplete record off."""
+        assert not node.is_running
+        options = StoreOptions(segment_size_bytes=SEGMENT, queue_file_entries=2000)
+        store = MessageStore.open(node.data, options, background=False, replica=True)
+        try:
+            found, at, end = bytearray(), store.log.min_offset, store.log.max_offset
+            while at < end:
+                piece = store.slice_for_transfer(at, 1 << 20)
+                assert piece is not None
+                found += piece
+                at += len(piece)
+                piece.release()
+            return bytes(found)
+        finally:
+            store.abandon()
+
+    def kill_all(self) -> None:
+        for node in self.brokers:
+            if node.is_running:
+                node.kill()
+
+    def assert_equal_logs(self) -> None:
+        """Nothing is being written, and everybody is in sync: the logs are the same, byte for byte."""
+        self.wait(len(self.brokers))
+        time.sleep(0.3)
+        self.kill_all()
+        first, *others = [self.log_of(node) for node in self.brokers]
+        assert first
+        for other in others:
+            assert len(other) == len(first)
+            assert other == first
+
+
+@contextmanager
+def broker_set(folder: Path, *arguments: str, flush: str = "async", count: int = 3) -> Iterator[BrokerSet]:
+    """The set, with everybody in sync."""
+    names = name_server(folder / "nameserver")
+    coordinator = ServerProcess("coordinator", folder / "coordinator")
+    nodes = [
+        broker(
+            folder / f"broker-{number}",
+            names.address,
+            *("--name", NAME, "--set", f"broker.coordinators={coordinator.address}"),
+            *arguments,
+            flush=flush,
+        )
+        for number in range(1, count + 1)
+    ]
+    everybody = [names, coordinator, *nodes]
+    try:
+        for server in everybody:
+            server.launch()
+        for server in everybody:
+            server.wait_ready()
+        found = BrokerSet(names, coordinator, nodes)
+        found.wait(count)
+        yield found
+        for server in everybody:
+            assert "Traceback" not in server.complaints(), server.complaints()
+    except BaseException as error:
+        for server in everybody:
+            error.add_note(
+                f"standard error of {server.command} {server.port}:\n{server.complaints()[-3_000:]}"
+            )
+        raise
+    finally:
+        for server in everybody:
+            server.put_down()

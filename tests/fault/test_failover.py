@@ -1,0 +1,328 @@
+"""The master of a coordinated set dies, sleeps or leaves, in real processes: another takes over, nothing is lost.
+
+Times are printed (`pytest -s`); `benchmarks/failover.py` measures them over many kills.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import PenstockError
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import (
+    QueryConsumerOffsetRequestHeader,
+    SendMessageRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
+from tests.fault.server_processes import ServerProcess
+
+TOPIC, GROUP = "orders", "workers"
+# With a lease of 2 s, and time for a slow machine.
+FAILOVER_MAX_S = 8.0
+
+
+class Sends:
+    """One producer that sends one message after the other, and remembers what was acknowledged and when."""
+
+    def __init__(self, name_servers: str, durability: str = "") -> None:
+        self._name_servers = name_servers
+        self._durability = durability
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[tuple[bytes, float]] = []
+        self.failures: list[str] = []
+
+    def _run(self) -> None:
+        number = 0
+        with penstock.Producer(self._name_servers, durability=self._durability) as producer:
+            while not self._stopping.is_set():
+                number += 1
+                body = b"%08d" % number
+                try:
+                    producer.send(TOPIC, body)
+                except PenstockError as error:
+                    self.failures.append(str(error))
+                else:
+                    self.acknowledged.append((body, time.monotonic()))
+                time.sleep(0.002)
+
+    def after(self, moment: float, timeout_s: float = FAILOVER_MAX_S) -> float:
+        """Seconds from a moment to the first message that was acknowledged later."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for _, acknowledged in reversed(self.acknowledged[-1:]):
+                if acknowledged > moment + 0.05:
+                    first = next(at for _, at in self.acknowledged if at > moment + 0.05)
+                    return first - moment
+            assert time.monotonic() < deadline, f"nothing is acknowledged: {self.failures[-3:]}"
+            time.sleep(0.01)
+
+    @property
+    def bodies(self) -> set[bytes]:
+        return {body for body, _ in self.acknowledged}
+
+    def __enter__(self) -> Sends:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = 30.0) -> list[bytes]:
+    """Bodies that a new group gets, until it has those that are wanted."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + timeout_s
+    with penstock.Consumer(name_servers, "auditors", start_from="first") as consumer:
+        consumer.subscribe(TOPIC)
+        while not wanted <= set(found):
+            assert time.monotonic() < deadline, f"missing: {sorted(wanted - set(found))[:5]}"
+            found += [message.body for message in consumer.poll(256, timeout_s=0.5)]
+    return found
+
+
+@contextmanager
+def ready(folder: Path, *arguments: str, flush: str = "async") -> Iterator[BrokerSet]:
+    with broker_set(folder, *arguments, flush=flush) as found:
+        with penstock.Admin(found.names.address) as admin:
+            deadline = time.monotonic() + 10
+            while True:
+                try:
+                    admin.create_topic(TOPIC, queues=4)
+                    break
+                except PenstockError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+        yield found
+
+
+# -- kill -9 -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I7")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
+    with ready(tmp_path, flush=flush) as found:
+        with Sends(found.names.address) as sends:
+            for _ in range(2):
+                epoch = found.wait(3).master_epoch
+                time.sleep(1.0)
+                master = found.master()
+                master.kill()
+                killed = time.monotonic()
+                took = sends.after(killed)
+                print(f"acknowledged again after {took:.2f} s")
+                assert found.wait(2, epoch=epoch + 1).master_address != master.address
+                master.start()
+            found.wait(3)
+            time.sleep(0.5)
+        assert not sends.failures
+        got = consume_all(found.names.address, sends.bodies)
+        assert sorted(set(got)) == sorted(sends.bodies)
+        found.assert_equal_logs()
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_a_set_of_which_everybody_was_killed_comes_back_with_everything(tmp_path: Path) -> None:
+    with ready(tmp_path) as found:
+        with Sends(found.names.address) as sends:
+            time.sleep(1.0)
+            found.kill_all()
+        for node in found.brokers:
+            node.start()
+        found.wait(3)
+        assert sends.acknowledged
+        consume_all(found.names.address, sends.bodies)
+        found.assert_equal_logs()
+
+
+# -- a pause -------------------------------------------------------------------------------------------------
+
+
+def send_to(node: ServerProcess, body: bytes, durability: str) -> Command:
+    header = SendMessageRequestHeader(
+        producer_group="p", topic=TOPIC, queue_id=0, born_timestamp=1, broker_name=NAME, durability=durability
+    )
+    return raw(node.address, Command(RequestCode.SEND_MESSAGE_V2, header.encode(), body), timeout_ms=20_000)
+
+
+@pytest.mark.fault("F2")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I5")
+@pytest.mark.invariant("I6")
+@pytest.mark.invariant("I7")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("durability", ["", "memory"])
+def test_a_master_that_slept_over_its_lease_acknowledges_nothing_and_follows(
+    tmp_path: Path, durability: str
+) -> None:
+    with ready(tmp_path) as found:
+        old, epoch = found.master(), found.wait(3).master_epoch
+        answers: list[Command | BaseException] = []
+
+        def ask(number: int) -> None:
+            try:
+                answers.append(send_to(old, b"never %d" % number, durability))
+            except PenstockError as error:
+                answers.append(error)
+
+        with Sends(found.names.address, durability) as sends:
+            time.sleep(1.0)
+            old.pause()
+            paused = time.monotonic()
+            # These wait in the sleeper's sockets, and are the first that it sees when it wakes.
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            took = sends.after(paused, 15.0)
+            print(f"acknowledged again after {took:.2f} s")
+            assert found.wait(2, epoch=epoch + 1).master_address != old.address
+            time.sleep(0.5)
+            old.resume()
+            for thread in threads:
+                thread.join()
+            found.wait(3)
+            time.sleep(0.5)
+        assert len(answers) == 8
+        for answer in answers:
+            assert not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS, answer
+        wanted = sends.bodies
+        if durability == "memory":
+            # What only the sleeper had when it fell asleep is lost with its time as master: that is what memory means.
+            wanted = {body for body, at in sends.acknowledged if not paused - 0.5 < at < paused + 0.1}
+        got = consume_all(found.names.address, wanted)
+        assert not [body for body in got if body.startswith(b"never")]
+        found.assert_equal_logs()
+
+
+# -- offsets -------------------------------------------------------------------------------------------------
+
+
+def commit(node: ServerProcess, offset: int) -> Command:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=GROUP, topic=TOPIC, queue_id=0, commit_offset=offset
+    )
+    return raw(node.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.encode()))
+
+
+def committed(node: ServerProcess) -> int:
+    header = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0)
+    answer = raw(node.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, header.encode()))
+    assert answer.code == 0, answer
+    return int(answer.fields["offset"])
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(240)
+def test_committed_offsets_groups_and_topics_do_not_go_back(tmp_path: Path) -> None:
+    """The kill comes right behind the answer: nothing but replication can have carried it."""
+    with ready(tmp_path) as found, penstock.Admin(found.names.address) as admin:
+        admin.create_group(GROUP)
+        admin.create_topic("late", queues=3)
+        offset = 0
+        for _ in range(3):
+            epoch = found.wait(3).master_epoch
+            master = found.master()
+            for _ in range(10):
+                offset += 1
+                answer = commit(master, offset)
+                assert answer.code == 0, answer
+            master.kill()
+            successor = found.master(epoch=epoch + 1)
+            assert committed_soon(successor) == offset
+            master.start()
+        found.wait(3)
+        assert GROUP in admin.list_groups()
+        assert "late" in admin.list_topics()
+
+
+def committed_soon(node: ServerProcess) -> int:
+    """It may be elected and not act yet: then it says nothing, rather than something old."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return committed(node)
+        except (AssertionError, PenstockError):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_a_replica_takes_no_offsets_and_tells_none(tmp_path: Path) -> None:
+    with ready(tmp_path) as found:
+        with penstock.Admin(found.names.address) as admin:
+            admin.create_group(GROUP)
+        for node in found.replicas():
+            assert commit(node, 5).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            header = QueryConsumerOffsetRequestHeader(consumer_group=GROUP, topic=TOPIC, queue_id=0)
+            answer = raw(node.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, header.encode()))
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert send_to(node, b"no", "").code == ResponseCode.SYSTEM_BUSY
+
+
+# -- leaving, and losing the coordinator ---------------------------------------------------------------------
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_a_master_that_stops_gives_its_place_up_at_once(tmp_path: Path) -> None:
+    with ready(tmp_path) as found:
+        with Sends(found.names.address) as sends:
+            time.sleep(0.5)
+            master, epoch = found.master(), found.wait(3).master_epoch
+            began = time.monotonic()
+            master.stop()
+            found.wait(2, epoch=epoch + 1)
+            took = sends.after(began)
+            print(f"acknowledged again after {took:.2f} s")
+            time.sleep(0.5)
+            master.start()
+            found.wait(3)
+        assert not sends.failures
+        consume_all(found.names.address, sends.bodies)
+        found.assert_equal_logs()
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_a_set_goes_on_without_its_coordinator(tmp_path: Path) -> None:
+    """Its lease runs out: what every member has is acknowledged all the same, what only the master has is not."""
+    with ready(tmp_path) as found:
+        master = found.master()
+        with Sends(found.names.address) as sends:
+            time.sleep(0.5)
+            found.coordinator.kill()
+            time.sleep(4.0)  # two leases
+            assert sends.after(time.monotonic() - 0.5) < 2.0
+            answer = send_to(master, b"alone", "memory")
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            found.coordinator.start()
+            found.wait(3)
+            deadline = time.monotonic() + 10
+            while send_to(master, b"leased", "memory").code != ResponseCode.SUCCESS:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert not sends.failures
+        assert found.master() is master
+        got = consume_all(found.names.address, sends.bodies)
+        assert b"alone" not in got
+        found.assert_equal_logs()
