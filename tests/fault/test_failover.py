@@ -204,7 +204,7 @@ def test_a_master_that_slept_over_its_lease_acknowledges_nothing_and_follows(
             assert not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS, answer
         wanted = sends.bodies
         if durability == "memory":
-            # What only the sleeper had when it fell asleep is lost with its time as master: that is what memory means.
+            # What only the sleeper had when it fell asleep is lost with its mastership: that is what memory means.
             wanted = {body for body, at in sends.acknowledged if not paused - 0.5 < at < paused + 0.1}
         got = consume_all(found.names.address, wanted)
         assert not [body for body in got if body.startswith(b"never")]
