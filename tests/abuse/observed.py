@@ -98,6 +98,17 @@ class Observed:
             told["objects"],
         )
 
+    def remote_ports(self) -> set[int]:
+        """Ports of those it has a TCP connection with."""
+        inodes = {link[8:-1] for link in self._links() if link.startswith("socket:[")}
+        found = set()
+        for table in ("net/tcp", "net/tcp6"):
+            for line in self._proc(table).read_text().splitlines()[1:]:
+                _, _, remote, _, _, _, _, _, _, inode, *_ = line.split()
+                if inode in inodes:
+                    found.add(int(remote.rpartition(":")[2], 16))
+        return found
+
     def _proc(self, name: str) -> Path:
         return Path("/proc", str(self.process.pid), name)
 

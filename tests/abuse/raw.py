@@ -58,6 +58,16 @@ class RawPeer:
             return False
         return True
 
+    @property
+    def port(self) -> int:
+        """Our own; by it the server's end can be told from others."""
+        return int(self._writer.get_extra_info("sockname")[1])
+
+    async def abort(self) -> None:
+        """Gone at once, whatever was on its way."""
+        self._writer.transport.abort()
+        await self.close()
+
     async def close(self) -> None:
         self._writer.close()
         try:
