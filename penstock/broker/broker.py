@@ -296,10 +296,7 @@ class Broker:
         self.leases.begin(self.topics.all())
 
     def _adopt(self, store: MessageStore) -> None:
-        counts: dict[str, int] = {}
-        for queue in store.queues:
-            counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
-        self.topics.adopt(counts)
+        self.topics.adopt(store.queues.counts())
 
     async def _finish_publications(self, store: MessageStore) -> Publications:
         """Before any request has a processor: nobody may see the half of a batch that a crash has left."""
@@ -319,7 +316,7 @@ class Broker:
         delay.load()
         retention = RetentionGroups(self.offsets, store)
         if options.coordinators:
-            self._tables = SideTables(self.topics, self.groups, self.offsets, delay)
+            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay)
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(delay, publications, retention, flusher, clean_ms)
         pulls = self._pulls = PullProcessor(
@@ -407,6 +404,7 @@ class Broker:
             self.groups,
             self.offsets,
             delay,
+            store,
             runtime,
             remoting=self._remoting,
             tls=self._tls,

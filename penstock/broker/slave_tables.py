@@ -6,16 +6,18 @@
 
 One answer that does not come or cannot be read does not keep the others from being followed; it is said once and
 tried again in the next round. A round that takes long is followed by a pause that is longer still. Nothing is asked
-while no master is known. What consumers commit to the slave while the master is gone lasts until it is back: then
-the master's word counts again. Owned by the event loop.
+while no master is known. Messages of a topic that is not known here make the next round begin at once; if there is no
+master to ask, the topic is made of what the log has of it, so that it can be read. What consumers commit to the slave
+while the master is gone lasts until it is back: then the master's word counts again. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from penstock._hot.queues import QueueState
 from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
@@ -31,6 +33,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient, RemotingOptions, TlsOptions, check
 from penstock.runtime import Runtime
+from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 CALL_TIMEOUT_MS = 10_000
@@ -49,11 +52,13 @@ class SlaveTables:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayService,
+        store: MessageStore,
         runtime: Runtime,
         *,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
     ) -> None:
+        self._store = store
         self._interval_ms = options.slave_sync_interval_ms
         self._topics = topics
         self._groups = groups
@@ -65,13 +70,19 @@ class SlaveTables:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._troubles: dict[int, str] = {}
+        # Topics of arrived messages that are not in the tables; each is a reason to ask only once.
+        self._strange: set[str] = set()
         # Rounds in which everything was taken over.
         self.rounds = 0
 
     def start(self) -> None:
+        self._store.on_arrival(self._on_arrival)
+        self._topics.on_delete.append(self._deleted)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="follow the master's tables")
 
     async def stop(self) -> None:
+        if self._deleted in self._topics.on_delete:
+            self._topics.on_delete.remove(self._deleted)
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -84,12 +95,27 @@ class SlaveTables:
             self._address = address
             self._changed.set()
 
+    def _on_arrival(self, queues: Sequence[QueueState]) -> None:
+        """Called by the store, in the loop: a slave's messages come through it."""
+        for queue in queues:
+            name = queue.topic.decode()
+            if self._topics.get(name) is None and name not in self._strange:
+                self._strange.add(name)
+                self._changed.set()
+
+    def _deleted(self, name: str) -> None:
+        """The master has deleted a topic, and its queues with it."""
+        if any(queue.topic == name for queue in self._store.queues):
+            self._store.follow_deletions({name: self._store.log.max_offset})
+
     async def _run(self) -> None:
         while True:
             self._changed.clear()
             started_ms = self._clock.monotonic_ms()
-            if self._address is not None:
-                await self._round(self._address)
+            is_told = self._address is not None and await self._round(self._address)
+            if not is_told and self._strange:
+                self._topics.adopt(self._store.queues.counts())
+            self._strange = {name for name in self._strange if self._topics.get(name) is None}
             took_ms = self._clock.monotonic_ms() - started_ms
             try:
                 async with asyncio.timeout(max(self._interval_ms, took_ms * PAUSE_FACTOR) / 1000):
@@ -97,7 +123,14 @@ class SlaveTables:
             except TimeoutError:
                 pass
 
-    async def _round(self, address: str) -> None:
+    async def _round(self, address: str) -> bool:
+        """Whether the master told everything."""
+        try:
+            await self._client.connection(address)
+        except PenstockError as error:
+            self._complain(0, "the master's tables cannot be followed", error)
+            return False
+        self._troubles.pop(0, None)
         outcomes = [
             await self._take(address, RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
             await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
@@ -105,18 +138,23 @@ class SlaveTables:
             await self._take(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
         ]
         self.rounds += all(outcomes)
+        return all(outcomes)
 
     async def _take(self, address: str, code: RequestCode, apply: Apply) -> bool:
         try:
             answer = check(await self._client.call(address, Command(code), CALL_TIMEOUT_MS))
             apply(bytes(answer.body))
         except PenstockError as error:
-            if self._troubles.get(code) != error.message:
-                self._troubles[code] = error.message
-                _LOG.warning("the master at %s does not tell its tables (%s): %s", address, code.name, error)
+            self._complain(code, f"the master at {address} does not answer {code.name}", error)
             return False
         self._troubles.pop(code, None)
         return True
+
+    def _complain(self, code: int, what: str, error: PenstockError) -> None:
+        """Once for each trouble, not once for each round."""
+        if self._troubles.get(code) != error.message:
+            self._troubles[code] = error.message
+            _LOG.warning("%s: %s", what, error)
 
     # -- taking over -----------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from penstock.client.instance import ClientInstance
 from penstock.client.received import ReceivedMessage
-from penstock.client.routes import TopicRoute
-from penstock.errors import ConnectError, PenstockError
+from penstock.client.routes import MASTER_ID, TopicRoute
+from penstock.errors import ConnectError, PenstockError, RemotingError
 from penstock.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerList,
@@ -139,7 +139,15 @@ class BrokerCalls:
         return Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def _ask(self, queue: MessageQueue, code: RequestCode, header: Header) -> Command:
-        return await self._ask_with(queue, Command(code, header.encode()))
+        """A question. Where no master answers it a slave does, which knows what the master knew moments ago."""
+        try:
+            return await self._ask_with(queue, Command(code, header.encode()))
+        except RemotingError:
+            instance, name = self._instance, queue.broker_name
+            slave = instance.broker_address(name, MASTER_ID + 1)
+            if slave is None or slave == instance.broker_address(name):
+                raise
+            return await instance.remoting.call(slave, Command(code, header.encode()), OFFSET_TIMEOUT_MS)
 
     async def _ask_with(self, queue: MessageQueue, command: Command) -> Command:
         if self._instance.broker_address(queue.broker_name) is None:
@@ -158,10 +166,13 @@ class BrokerCalls:
     async def members(self, route: TopicRoute) -> tuple[str, ...] | None:
         """Client ids of the group, or None if no broker of the topic can tell."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
-        for name in sorted(route.brokers):
-            address = route.brokers[name].any_address
-            if address is None:
-                continue
+        whom = [
+            (name, broker_id, address)
+            for name, broker in sorted(route.brokers.items())
+            for broker_id, address in sorted(broker.broker_addrs.items())
+        ]
+        # Masters first, then slaves: they are told of all members too, and may outlive their master.
+        for name, _, address in sorted(whom, key=lambda item: item[1] != MASTER_ID):
             try:
                 answer = await self._instance.remoting.call(
                     address, Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())

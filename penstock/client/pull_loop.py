@@ -80,6 +80,8 @@ class PullLoop:
         self._queue = owner.queue
         self._clock = context.instance.runtime.clock
         self._broker_id = MASTER_ID
+        # Attempts in a row that nobody answered.
+        self._unanswered = 0
         self._fields: dict[str, str] = {}
         self._version = -1
         self._asked_ms = 0
@@ -160,6 +162,12 @@ class PullLoop:
         if broker is not None:
             self._last_address = read_address(broker, self._broker_id)
         return self._last_address
+
+    def _slave_id(self) -> int:
+        """A slave of the queue's broker, or the master if there is none."""
+        broker = self._context.instance.routes.cache.brokers.get(self._queue.broker_name)
+        slaves = [] if broker is None else [number for number in broker.broker_addrs if number != MASTER_ID]
+        return min(slaves, default=MASTER_ID)
 
     def _address(self) -> str:
         address = self._known_address()
@@ -293,6 +301,7 @@ class PullLoop:
     def _answered(self, answer: Command) -> None:
         self._owner.pulled_ms = self._clock.monotonic_ms()
         self._owner.pulled_wall_ms = self._clock.now_ms()
+        self._unanswered = 0
         self._broker_id = answer.integer_or("suggestWhichBrokerId", MASTER_ID, 0)
 
     async def _failed(self, error: Exception) -> None:
@@ -306,6 +315,11 @@ class PullLoop:
             what = "pulling %s at offset %d: %s"
             logger.log(level, what, self._queue, self._owner.next_offset, error, exc_info=not known)
         self._broker_id = MASTER_ID
+        if isinstance(error, RemotingError):
+            # A master that is gone may stay in the route for minutes; its slaves have what it had.
+            self._unanswered += 1
+            if self._unanswered % 2:
+                self._broker_id = self._slave_id()
         await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
         if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
             try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -164,10 +164,10 @@ class MessageStore:
         self.index.load(unclean=not clean)
         self._truncation.finish()
         if bounded:
-            # A queue entry was made of a confirmed record, so the queues know what the checkpoint had no time to say.
+            # A queue entry was made of a confirmed record: queues and manifest know what the checkpoint was not told.
             checkpoint = self.keeper.checkpoint
             confirmed = checkpoint.confirm_offset if checkpoint.trusted else 0
-            self.dispatch.bound(max(confirmed, self.queues.max_phy, 0))
+            self.dispatch.bound(max(confirmed, self.queues.max_phy, self.queues.manifest.dispatched_to))
         self.replica_side.know_ends()
         self.report = Recovery(self, self.keeper.checkpoint, clean=clean, progress=progress).run()
         self.flusher.recovered(self.log.max_offset)
@@ -572,6 +572,18 @@ class MessageStore:
         with self._lock:
             self.gate.check_writable()
             return self.queues.remove(frozenset(topics), self.log.max_offset)
+
+    @property
+    def deleted_topics(self) -> dict[str, int]:
+        """Topics that were deleted, and where the log ended then; as far back as the log goes."""
+        with self._lock:
+            return dict(self.queues.manifest.deleted)
+
+    def follow_deletions(self, deleted: Mapping[str, int]) -> None:
+        """What a replica does when its master has deleted topics; see `QueueTable.follow_deletions`."""
+        with self._lock:
+            self.gate.check_replica()
+            self.queues.follow_deletions(deleted)
 
     def stats(self) -> dict[str, object]:
         """Numbers for status pages and the command line."""

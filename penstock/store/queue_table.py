@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +44,8 @@ class Manifest:
     log_start: int = 1 << 62
     # The log was on disk up to here: the checkpoint's word, kept a second time in case the checkpoint is lost.
     flushed_to: int = 0
+    # Records up to here had their queue entries, so they were confirmed: a bounded store may show them again.
+    dispatched_to: int = 0
     # Sizes the directory was made with, 0 where that is not known.
     segment_size_bytes: int = 0
     queue_file_entries: int = 0
@@ -62,6 +64,7 @@ class Manifest:
             "queueFileEntries": self.queue_file_entries,
             "logStart": self.log_start,
             "flushedTo": self.flushed_to,
+            "dispatchedTo": self.dispatched_to,
             "indexEnd": self.index_end,
             "indexFiles": self.index_files,
             "queues": topics,
@@ -93,6 +96,7 @@ class Manifest:
             flushed_to=value["flushedTo"],
             segment_size_bytes=value["segmentSizeBytes"],
             queue_file_entries=value["queueFileEntries"],
+            dispatched_to=value.get("dispatchedTo", 0),
             cut_to=value.get("cutTo", -1),
             deleted=value["deletedTopics"],
         )
@@ -104,6 +108,7 @@ class Manifest:
             manifest.index_end + 1,
             manifest.log_start,
             manifest.flushed_to,
+            manifest.dispatched_to,
             manifest.cut_to + 1,
             *manifest.deleted.values(),
         ]
@@ -147,6 +152,13 @@ class QueueTable:
 
     def __len__(self) -> int:
         return len(self._queues)
+
+    def counts(self) -> dict[str, int]:
+        """How many queues each topic has, counted up to the last one that is there."""
+        found: dict[str, int] = {}
+        for queue in self:
+            found[queue.topic] = max(found.get(queue.topic, 0), queue.queue_id + 1)
+        return found
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
@@ -235,6 +247,7 @@ class QueueTable:
         index_files: list[str],
         log_start: int,
         flushed_to: int,
+        dispatched_to: int,
     ) -> None:
         """The values were taken before everything was synced, so it never promises more than there is."""
         with self._saving:
@@ -244,6 +257,7 @@ class QueueTable:
             self.manifest.index_files = index_files
             self.manifest.log_start = log_start
             self.manifest.flushed_to = flushed_to
+            self.manifest.dispatched_to = dispatched_to
             self._write_manifest()
 
     def expect_start(self, log_start: int) -> None:
@@ -273,6 +287,7 @@ class QueueTable:
                 index_end=-1,
                 index_files=index_files,
                 flushed_to=min(before.flushed_to, position),
+                dispatched_to=min(before.dispatched_to, position),
                 cut_to=position,
             )
             try:
@@ -308,6 +323,20 @@ class QueueTable:
         for queue in doomed.values():
             queue.destroy()
         return sorted({topic for topic, _ in doomed})
+
+    def follow_deletions(self, deleted: Mapping[str, int]) -> None:
+        """Topics that a master has deleted, and where its log ended then.
+
+        Told before records behind that position arrive, which belong to a topic that was made anew.
+        """
+        known = self.manifest.deleted
+        later = {topic: at for topic, at in deleted.items() if at > known.get(topic, -1)}
+        for topic, position in later.items():
+            if not self.remove(frozenset((topic,)), position):
+                # Nothing of it is dispatched yet; what is on its way must not be.
+                with self._saving:
+                    self.manifest.deleted[topic] = position
+                    self._write_manifest()
 
     def forget_deleted(self, log_min: int) -> None:
         """The log no longer has records of topics deleted before `log_min`."""
