@@ -69,6 +69,7 @@ class HaClient:
         self._changed = asyncio.Event()
         self._link: _MasterLink | None = None
         self._task: asyncio.Task[None] | None = None
+        self._complaint = ""
         # The newest epoch this replica knows of; it takes nothing from the master of an older one.
         self.epoch = 0
 
@@ -138,13 +139,19 @@ class HaClient:
                 try:
                     wait_ms = await self._connection(self._address)
                 except (PenstockError, OSError, TimeoutError) as error:
-                    _LOG.warning("cannot follow %s:%d: %s", *self._address, error)
+                    self.complain(str(error) or type(error).__name__)
                     wait_ms = self._pause_ms
             if wait_ms > 0:
                 try:
                     await asyncio.wait_for(self._changed.wait(), wait_ms / 1000)
                 except TimeoutError:
                     pass
+
+    def complain(self, reason: str) -> None:
+        """Said once for each reason, not at each attempt."""
+        if self._address is not None and reason != self._complaint:
+            self._complaint = reason
+            _LOG.warning("not following %s:%d: %s", *self._address, reason[:300])
 
     @property
     def _pause_ms(self) -> int:
@@ -194,6 +201,7 @@ class HaClient:
         return self._pause_ms if step is None or step.retry_ms is None else step.retry_ms
 
     def following(self, epoch: int) -> None:
+        self._complaint = ""
         self.epoch = max(self.epoch, epoch)
         self._on_following(epoch)
 
@@ -285,12 +293,18 @@ class _MasterLink(asyncio.Protocol):
             if isinstance(step, Send):
                 transport.writelines(step.parts)
             elif isinstance(step, ApplyTables):
-                self._client.apply_tables(step.body)
+                try:
+                    self._client.apply_tables(step.body)
+                except PenstockError as error:
+                    # Not applied, so not acknowledged: nobody may count on it here.
+                    self._client.complain(f"side tables cannot be applied: {error}")
+                    self.abort(str(error))
+                    return
                 self.carry_out(self.receiver.handle(TablesDone(step.sequence), self._client.now_ms()))
             elif isinstance(step, Following):
                 self._client.following(step.epoch)
             else:
-                _LOG.warning("closing the connection to the master: %s", step.reason[:200])
+                self._client.complain(step.reason)
                 transport.close()
                 self._end(step, step.reason)
 
