@@ -14,6 +14,11 @@ from penstock.errors import MetadataError
 
 ROOT = "/"
 PATH_CHARS_MAX = 4096
+# ZooKeeper's own limit is 1,048,575 (jute.maxbuffer); over it, the server drops the connection without a word.
+FRAME_BYTES_MAX = 1_040_000
+# What an operation takes besides its path and value: headers, lengths, version or access list, and the root.
+ROOT_BYTES_MAX = 64
+_OPERATION_BYTES = 48 + ROOT_BYTES_MAX
 
 
 def check_path(path: str) -> str:
@@ -49,12 +54,13 @@ def check_value(path: str, value: bytes) -> bytes:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Each path and value, all values together (a transaction is one frame), and that no entry is made below one that
-    the same transaction deletes: its parents are made beforehand, which would not help."""
-    total = 0
+    """Each path and value, all of them together (a transaction is one frame), and that no entry is made below one
+    that the same transaction deletes: its parents are made beforehand, which would not help."""
+    total = frame = 0
     deleted: set[str] = set()
     for operation in operations:
         path = check_entry_path(operation.path)
+        frame += len(path.encode()) + _OPERATION_BYTES
         if isinstance(operation, Create | Set):
             total += len(check_value(path, operation.value))
         if isinstance(operation, Delete):
@@ -69,6 +75,11 @@ def check_operations(operations: Sequence[Operation]) -> None:
         raise MetadataError(
             f"a transaction with {total} bytes of values",
             f"at most {VALUE_BYTES_MAX} are taken: make several",
+        )
+    if total + frame > FRAME_BYTES_MAX:
+        raise MetadataError(
+            f"a transaction of {len(operations)} operations, {total + frame} bytes in all",
+            f"at most {FRAME_BYTES_MAX} are taken: make several",
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.coordinator.metadata.paths import check_path
+from penstock.coordinator.metadata.paths import ROOT_BYTES_MAX, check_path
 from penstock.errors import MetadataError, OptionError
 
 
@@ -35,6 +35,8 @@ class ZooKeeperOptions:
             check_path(self.root)
         except MetadataError as error:
             raise OptionError(f"root: {error.message}", error.hint) from None
+        if len(self.root.encode()) > ROOT_BYTES_MAX:
+            raise OptionError(f"root {self.root!r} is too long", f"it may have {ROOT_BYTES_MAX} bytes")
         for address in self.hosts.split(","):
             host, colon, port = address.rpartition(":")
             if not (host and colon and port.isdecimal() and 0 < int(port) < 65_536) or "/" in host:

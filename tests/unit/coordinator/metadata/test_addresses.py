@@ -31,6 +31,7 @@ def test_addresses_name_the_backend() -> None:
         {"hosts": ":1"},
         {"hosts": "a:1", "root": "x"},
         {"hosts": "a:1", "root": "/x/"},
+        {"hosts": "a:1", "root": "/" + "x" * 64},
         {"hosts": "a:1", "session_timeout_ms": 0},
         {"hosts": "a:1", "connect_timeout_ms": -1},
         {"hosts": "a:1", "operation_timeout_ms": 0},

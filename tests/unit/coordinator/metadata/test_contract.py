@@ -210,6 +210,21 @@ def test_a_transaction_does_nothing_if_one_part_cannot_be(
     backend.run(life)
 
 
+def test_a_transaction_of_many_small_parts_has_a_limit_too(backend: Backend) -> None:
+    async def life(store: MetadataStore) -> None:
+        def many(count: int) -> list[Create]:
+            return [Create(f"/top/{'x' * 90}-{number:06d}", b"value") for number in range(count)]
+
+        await store.create("/top", b"")
+        # Near the limit with the longest root as well; over it, ZooKeeper would only hang up.
+        await store.transact(many(4700))
+        assert len(await store.children("/top")) == 4700
+        with pytest.raises(MetadataError, match="4800 operations"):
+            await store.transact(many(4800))
+
+    backend.run(life)
+
+
 def test_a_transaction_makes_nothing_below_what_it_deletes(backend: Backend) -> None:
     async def life(store: MetadataStore) -> None:
         await store.create("/a/b", b"kept")
