@@ -87,7 +87,9 @@ class Members:
             connection=beat.connection,
             incarnation=beat.incarnation,
             epoch=beat.epoch,
-            log_epoch=max(beat.epoch, before.log_epoch if before is not None else 0),
+            log_epoch=max(beat.log_epoch, beat.epoch, before.log_epoch if before is not None else 0)
+            if beat.hold_ms is None
+            else beat.log_epoch,
             max_offset=beat.max_offset,
             confirm_offset=beat.confirm_offset,
             priority=beat.priority,

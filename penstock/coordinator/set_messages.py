@@ -78,6 +78,8 @@ class Beat:
     incarnation: int = 0
     # The epoch in which it acts since it was started; 0 while it does not know its role.
     epoch: int = 0
+    # The last one in its log, where that is told; a broker of RocketMQ tells nothing else.
+    log_epoch: int = 0
     max_offset: int = 0
     confirm_offset: int = 0
     priority: int = 2**31 - 1

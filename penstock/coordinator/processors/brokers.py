@@ -57,15 +57,15 @@ class BrokerReportProcessor:
             name,
             Beat(
                 header.broker_id,
-                connection.id,
-                header.broker_address,
-                header.ha_address,
-                header.incarnation,
-                header.master_epoch,
-                header.max_offset,
-                header.confirm_offset,
-                header.election_priority,
-                header.is_stopping,
+                connection=connection.id,
+                address=header.broker_address,
+                ha_address=header.ha_address,
+                incarnation=header.incarnation,
+                epoch=header.master_epoch,
+                max_offset=header.max_offset,
+                confirm_offset=header.confirm_offset,
+                priority=header.election_priority,
+                is_stopping=header.is_stopping,
             ),
             is_sure=self._leadership.is_sure,
         )
@@ -145,19 +145,19 @@ class BrokerReportProcessor:
                 ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, f"{name.name} has to register"
             )
         hold_ms = header.heartbeat_timeout_mills or CLASSIC_HOLD_MS
-        epoch = record.master_epoch if header.epoch is None else header.epoch
         answer = self._sets.beat(
             name,
             Beat(
                 header.broker_id,
-                connection.id,
-                header.broker_addr,
-                None,
-                0,
-                epoch,
-                header.max_offset or 0,
-                header.confirm_offset or 0,
-                2**31 - 1 if header.election_priority is None else header.election_priority,
+                connection=connection.id,
+                address=header.broker_addr,
+                # It tells the last epoch of its log only, which lags behind until something is written; that it has
+                # taken its role is believed.
+                epoch=record.master_epoch,
+                log_epoch=header.epoch or 0,
+                max_offset=header.max_offset or 0,
+                confirm_offset=header.confirm_offset or 0,
+                priority=2**31 - 1 if header.election_priority is None else header.election_priority,
                 hold_ms=min(max(hold_ms, 1), CLASSIC_HOLD_MAX_MS),
             ),
             is_sure=self._leadership.is_sure,

@@ -225,7 +225,7 @@ def test_rocketmqs_heartbeat_keeps_its_brokers_alive() -> None:
             **WHO,
             "brokerAddr": one.address,
             "brokerId": 1,
-            "epoch": 1,
+            "epoch": -1,
             "maxOffset": 5,
             "confirmOffset": 5,
         }
@@ -234,6 +234,10 @@ def test_rocketmqs_heartbeat_keeps_its_brokers_alive() -> None:
         await asyncio.sleep(0.5)
         name = server.sets.names()[0]
         assert server.sets.is_live(name), "for as long as it said"
+        one_set = server.sets.get(name)
+        assert one_set is not None
+        assert one_set.record is not None
+        assert one_set.record.master_epoch == 1, "nobody is elected over an epoch that it does not tell"
         unknown = await one.ask(server, RequestCode.BROKER_HEARTBEAT, **{**fields, "brokerId": 7})
         assert unknown.code == 2010
         assert "c/broker-a/1" in server.heartbeats.brokers
