@@ -35,7 +35,7 @@ def test_the_requests_on_the_page_are_those_that_are_answered() -> None:
 
 def test_numbers_on_the_page_are_the_defaults() -> None:
     options = CoordinatorOptions()
-    shown = re.findall(r"`(\w+)`,? \(?(\d+)( s)?\b", PAGE)
+    shown = re.findall(r"`([a-z_]+)`,? \(?(\d+)( s)?\b", PAGE)
     assert len(shown) >= 6
     for name, number, unit in shown:
         assert getattr(options, name) == int(number) * (1_000 if unit else 1), name
