@@ -348,6 +348,8 @@ class Broker:
         for processor in processors:
             processor.register(self._table)
         self._place = self._make_place(store, writer, flusher, pulls, delay)
+        if isinstance(self._place, CoordinatedMember):
+            self._place.register(self._table)
         for code in self._table.codes:
             handler = self._table.find(code)
             if handler is not None and code not in _NOT_ON_VIP:

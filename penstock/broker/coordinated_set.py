@@ -6,12 +6,13 @@
     follow    the set's own id instead; name servers are told
     rest      what only a master does has ended
 
+Topics, groups and offsets are the master's to change: a replica refuses, as what it were told would be lost.
 Name servers hear of a broker when it knows for the first time what it is. Owned by the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from penstock.broker.delay import DelayService
@@ -26,14 +27,34 @@ from penstock.broker.side_tables import SideTables
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.message import HostAddress
-from penstock.remoting import RemotingOptions, TlsOptions
+from penstock.metadata.fastjson import dump_compact
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection, ProcessorTable, RemotingOptions, TlsOptions
+from penstock.remoting.processors import Handler
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
 from penstock.store.loop_flush import LoopFlusher
 
 # Id of a member that does not know its own yet: not the master's.
 UNKNOWN_ID = 2**31 - 1
+# Where the last epoch ends: nobody knows yet.
+EPOCH_END = 2**63 - 1
 MASTER_ID = 0
+_MASTERS_ONLY = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +105,37 @@ class CoordinatedMember:
             remoting=remoting,
             tls=tls,
         )
+
+    def register(self, table: ProcessorTable) -> None:
+        """What the role decides about requests; called when every other handler is there."""
+        for code in _MASTERS_ONLY:
+            table.wrap(code, self._masters_only)
+        table.register(RequestCode.GET_BROKER_EPOCH_CACHE, self.handle_get_broker_epoch_cache)
+
+    def _masters_only(self, handler: Handler) -> Handler:
+        def handle(connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+            self._parts.tables.check_master()
+            return handler(connection, command)
+
+        return handle
+
+    def handle_get_broker_epoch_cache(self, connection: Connection, command: Command) -> Command:
+        options, replicas = self._options, self.replicas
+        entries = replicas.epochs.entries
+        ends = [start for _, start in entries[1:]] + [EPOCH_END]
+        body = dump_compact(
+            {
+                "brokerId": replicas.membership.broker_id if replicas.membership is not None else UNKNOWN_ID,
+                "brokerName": options.broker_name,
+                "clusterName": options.cluster_name,
+                "epochList": [
+                    {"endOffset": end, "epoch": epoch, "startOffset": start}
+                    for (epoch, start), end in zip(entries, ends, strict=False)
+                ],
+                "maxOffset": self._parts.store.log.max_offset,
+            }
+        )
+        return command.answer(body=body)
 
     @property
     def ha_port(self) -> int:

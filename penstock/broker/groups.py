@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -64,6 +64,8 @@ class Groups:
         self._table = SubscriptionGroupTable()
         # Told of the name of a group that was made, changed or deleted.
         self.on_change: list[Callable[[str], None]] = []
+        # Returns when whoever could be master next knows of every change; None where nobody else could.
+        self.replicated: Callable[[], Awaitable[None]] | None = None
         self.saver = TableSaver(
             ConfigFile(runtime.disk, config / SubscriptionGroupTable.FILE_NAME), self.snapshot, runtime.clock
         )
@@ -91,8 +93,11 @@ class Groups:
         await self.saver.stop()
 
     async def save(self) -> bool:
-        """Wait until every change so far is in the file; False if that failed."""
-        return await self.saver.save()
+        """Wait until every change so far is in the file, and wherever else it has to be; False if that failed."""
+        is_saved = await self.saver.save()
+        if self.replicated is not None:
+            await self.replicated()
+        return is_saved
 
     def snapshot(self) -> SubscriptionGroupTable:
         """Everything as it is now; later changes do not reach it."""

@@ -10,7 +10,7 @@ caller's to check.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
@@ -40,6 +40,8 @@ class ConsumerOffsets:
         self.on_reset: list[Callable[[str, int], None]] = []
         # Told of a topic and a group whose offsets have changed, or are gone.
         self.on_change: list[Callable[[TopicGroup], None]] = []
+        # Returns when whoever could be master next knows of every change; None where nobody else could.
+        self.replicated: Callable[[], Awaitable[None]] | None = None
         self.saver = TableSaver(
             ConfigFile(runtime.disk, config / ConsumerOffsetTable.FILE_NAME),
             self._to_save,
@@ -64,8 +66,12 @@ class ConsumerOffsets:
         await self.saver.stop()
 
     async def save(self) -> bool:
-        """Wait until every offset committed so far is in the file; False if that failed."""
-        return await self.saver.save()
+        """Wait until every offset committed so far is in the file, and wherever else it has to be; False if that
+        failed."""
+        is_saved = await self.saver.save()
+        if self.replicated is not None:
+            await self.replicated()
+        return is_saved
 
     def _to_save(self) -> ConsumerOffsetTable:
         """Commits are too many to count each as a version; each saving is one."""

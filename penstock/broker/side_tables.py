@@ -7,13 +7,15 @@ They travel with the log's stream (frame 6). A replica gets all of them first, t
      "groups":  subscriptionGroup.json, likewise,                        "goneGroups": [names],
      "offsets": consumerOffset.json, topic@group that changed, each with all its queues,
                                                                          "goneOffsets": ["topic@group"],
-     "delays":  delayOffset.json}
+     "delays":  delayOffset.json,
+     "deleted": {topic: where the log ended when it was deleted}}
 
 Rules. A change names the whole value, so that applying it twice, or after a snapshot that has it already, does no
 harm. Changes are gathered for a moment; whoever waits for them (`replicated`) has them sent at once. What a client is
 told of a group's offset, a commit's answer or the offset itself, every member of the sync-state set has by then: an
 election cannot take it back. Progress of delays is sent only for messages that the set has confirmed; a replica that
-knew more progress than messages would lose them. A replica that cannot read what its master sends drops the
+knew more progress than messages would lose them. A deleted topic is sent at once, and so before any byte of a topic
+that is made anew under its name. A replica that cannot read what its master sends drops the
 connection, and so does not count as having it. Owned by the event loop.
 """
 
@@ -30,11 +32,12 @@ from penstock.broker.topics import Topics
 from penstock.errors import RequestError
 from penstock.metadata.fastjson import JsonObject, loads
 from penstock.metadata.group_table import SubscriptionGroupTable
-from penstock.metadata.json_fields import JsonFields
+from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.metadata.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
 from penstock.metadata.topic_table import TopicConfig, TopicTable
 from penstock.protocol.codes import ResponseCode
 from penstock.replication import HaServer, Outcome
+from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 GATHER_MS = 50
@@ -45,8 +48,14 @@ class SideTables:
     """See the module's text. `server` is there while this broker is master."""
 
     def __init__(
-        self, topics: Topics, groups: Groups, offsets: ConsumerOffsets, delays: DelayService
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        delays: DelayService,
     ) -> None:
+        self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -61,6 +70,7 @@ class SideTables:
         topics.on_delete.append(self._topic_deleted)
         groups.on_change.append(self._group_changed)
         offsets.on_change.append(self._offset_changed)
+        topics.replicated = groups.replicated = offsets.replicated = self.replicated
 
     # -- master's side ---------------------------------------------------------------------------------------
 
@@ -81,13 +91,14 @@ class SideTables:
             self._timer = None
 
     def _topic_changed(self, config: TopicConfig | None) -> None:
-        if config is not None:
-            self._topic_deleted(config.name)
+        if self._server is not None and config is not None:
+            self._dirty_topics.add(config.name)
+            self._soon()
 
     def _topic_deleted(self, name: str) -> None:
         if self._server is not None:
             self._dirty_topics.add(name)
-            self._soon()
+            self.send()
 
     def _group_changed(self, name: str) -> None:
         if self._server is not None:
@@ -132,6 +143,9 @@ class SideTables:
             "offsets": offset_table.to_json(),
             "goneOffsets": [str(key) for key in sorted(self._dirty_offsets - offset_table.offsets.keys())],
             "delays": delays.to_json(),
+            "deleted": {
+                name: at for name, at in self._store.deleted_topics.items() if name in self._dirty_topics
+            },
         }
         return json.dumps(body, separators=(",", ":")).encode()
 
@@ -143,6 +157,7 @@ class SideTables:
             "groups": self._groups.snapshot().to_json(),
             "offsets": self._offsets.snapshot().to_json(),
             "delays": self._delays.progress().to_json(),
+            "deleted": {**self._store.deleted_topics},
         }
         return json.dumps(body, separators=(",", ":")).encode()
 
@@ -198,6 +213,9 @@ class SideTables:
         gone_offsets = [
             TopicGroup(*name.split("@", 1)) for name in fields.text_list("goneOffsets") if "@" in name
         ]
+        deleted = fields.inner("deleted")
+        positions = {} if deleted is None else deleted.named_integers(0, INT64_MAX)
+        self._store.follow_deletions(positions)
         self._topics.copy(topics, None if is_all else fields.text_list("goneTopics"))
         self._groups.copy(groups, None if is_all else fields.text_list("goneGroups"))
         self._offsets.copy(offsets, None if is_all else gone_offsets)

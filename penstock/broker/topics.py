@@ -10,7 +10,7 @@ told apart here: `is_system` may not be created, changed or deleted by a request
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -111,6 +111,8 @@ class Topics:
         self._table = TopicTable()
         self._topics = self._table.topics
         self.on_change: list[ChangeListener] = []
+        # Returns when whoever could be master next knows of every change; None where nobody else could.
+        self.replicated: Callable[[], Awaitable[None]] | None = None
         # Told of the name of a topic that is gone.
         self.on_delete: list[Callable[[str], None]] = []
         # Topics made by sends that are not in the file yet: the number of the change, and who waits for it.
@@ -148,8 +150,11 @@ class Topics:
         await self.saver.stop()
 
     async def save(self) -> bool:
-        """Wait until every change so far is in the file; False if that failed."""
-        return await self.saver.save()
+        """Wait until every change so far is in the file, and wherever else it has to be; False if that failed."""
+        is_saved = await self.saver.save()
+        if self.replicated is not None:
+            await self.replicated()
+        return is_saved
 
     def _snapshot(self) -> TopicTable:
         table = self._table

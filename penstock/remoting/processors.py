@@ -28,6 +28,12 @@ class ProcessorTable:
             raise AssertionError(f"broken invariant: two handlers for request code {int(code)}")
         self._handlers[int(code)] = handler
 
+    def wrap(self, code: int, around: Callable[[Handler], Handler]) -> None:
+        """Put something around the handler of a code, if there is one."""
+        handler = self._handlers.get(int(code))
+        if handler is not None:
+            self._handlers[int(code)] = around(handler)
+
     def find(self, code: int) -> Handler | None:
         return self._handlers.get(code)
 

@@ -274,7 +274,13 @@ class QueueTable:
                 self.manifest.starts[key] = queue.first_offset
         write_atomically(self._disk, self._paths.manifest, self.manifest.encode())
 
-    def begin_cut(self, position: int, ends: dict[tuple[str, int], int], index_files: list[str]) -> None:
+    def begin_cut(
+        self,
+        position: int,
+        ends: dict[tuple[str, int], int],
+        index_files: list[str],
+        dispatched_to: int,
+    ) -> None:
         """The log is about to be cut. From now on nothing behind the position is promised, and the next open finishes
         the cut first."""
         with self._saving:
@@ -287,7 +293,7 @@ class QueueTable:
                 index_end=-1,
                 index_files=index_files,
                 flushed_to=min(before.flushed_to, position),
-                dispatched_to=min(before.dispatched_to, position),
+                dispatched_to=min(dispatched_to, position),
                 cut_to=position,
             )
             try:

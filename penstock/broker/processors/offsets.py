@@ -70,8 +70,6 @@ class OffsetsProcessor:
     def handle_query_consumer_offset(
         self, connection: Connection, command: Command
     ) -> Command | Awaitable[Command]:
-        if self._tables is not None:
-            self._tables.check_master()
         answer = self._query(command)
         return answer if self._tables is None or not self._tables.must_wait else self._once_safe(answer)
 
@@ -99,8 +97,6 @@ class OffsetsProcessor:
     def handle_update_consumer_offset(
         self, connection: Connection, command: Command
     ) -> Command | Awaitable[Command]:
-        if self._tables is not None:
-            self._tables.check_master()
         answer = self._commit(command)
         is_waiting = self._tables is not None and self._tables.must_wait and not command.is_oneway
         return self._once_safe(answer) if is_waiting else answer

@@ -38,14 +38,16 @@ async def _answer_aside(command: Command, encode: Callable[[], bytes]) -> Comman
 class _Saved(Protocol):
     saver: TableSaver
 
+    async def save(self) -> bool: ...
+
 
 async def saved(table: _Saved, command: Command) -> Command:
-    """The answer to a change: success once it is in the file.
+    """The answer to a change: success once it is in the file, and with the replicas in sync where there are any.
 
     The change holds in any case and is saved as soon as that works; but who asked must know that it could be
     forgotten.
     """
-    if await table.saver.save():
+    if await table.save():
         return command.answer()
     raise RequestError(
         ResponseCode.SYSTEM_ERROR,

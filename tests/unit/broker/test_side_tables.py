@@ -1,0 +1,274 @@
+"""Topics, groups, offsets and progress of delays travel beside the log, from a master's tables to a replica's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.delay import DelayService
+from penstock.broker.flow_control import FlowControl
+from penstock.broker.groups import Groups
+from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.options import BrokerOptions
+from penstock.broker.side_tables import SideTables
+from penstock.broker.statistics import Statistics
+from penstock.broker.topics import SCHEDULE_TOPIC, Topics
+from penstock.broker.writing import MessageWriter
+from penstock.errors import CodecError, RequestError
+from penstock.message import Message
+from penstock.metadata.offset_table import DelayOffsetTable
+from penstock.metadata.topic_table import TopicConfig
+from penstock.replication import HaServer, ReplicationOptions
+from penstock.runtime import Runtime
+from penstock.store import MessageStore, StoreOptions
+from penstock.store.epochs import EpochFile
+from penstock.store.loop_flush import LoopFlusher
+
+
+class Node:
+    """One broker's tables over a real store, without sockets."""
+
+    def __init__(self, folder: Path, *, replica: bool = False) -> None:
+        runtime, options = Runtime.system(), BrokerOptions()
+        store_options = StoreOptions(
+            segment_size_bytes=1 << 20, queue_file_entries=100, max_message_size_bytes=1 << 16
+        )
+        self.store = MessageStore.open(
+            folder, store_options, runtime=runtime, background=False, replica=replica
+        )
+        config = folder / "config"
+        self.topics = Topics(options, runtime, config)
+        self.groups = Groups(options, runtime, config)
+        self.offsets = ConsumerOffsets(options, runtime, config)
+        self.topics.load()
+        self.groups.load()
+        flusher = LoopFlusher(self.store)
+        clock = runtime.clock
+        flow = FlowControl(options, store_options, clock)
+        writer = MessageWriter(self.store, flusher, flow, Statistics(clock, "c"), clock)
+        self.delays = DelayService(options, self.store, writer, flusher, runtime, config)
+        self.delays.load()
+        self.tables = SideTables(self.store, self.topics, self.groups, self.offsets, self.delays)
+        epochs = EpochFile.open(runtime.disk, folder / "epochs", self.store.log.max_offset)
+        self.server = HaServer(self.store, ReplicationOptions(), runtime, own_id=1, epochs=epochs)
+
+    def must_wait(self) -> bool:
+        return self.tables.must_wait
+
+    def lead(self, *members: int) -> None:
+        self.server.lead(1, members or (1,), 1)
+        self.tables.lead(self.server)
+
+    def taken(self) -> list[bytes]:
+        """What is sent from now on."""
+        sent: list[bytes] = []
+        real = self.server.send_tables
+
+        def send(body: bytes) -> int:
+            sent.append(body)
+            return real(body)
+
+        self.server.send_tables = send  # type: ignore[method-assign]
+        return sent
+
+    def state(self) -> tuple[object, ...]:
+        return (
+            dict(self.topics.all()),
+            self.topics.data_version,
+            dict(self.groups.all()),
+            self.groups.data_version,
+            {key: dict(queues) for key, queues in self.offsets.all()},
+            self.delays.progress().offsets,
+        )
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Node, Node]:
+    return Node(tmp_path / "master"), Node(tmp_path / "replica", replica=True)
+
+
+def run(pair: tuple[Node, Node], scenario: Callable[[], object]) -> None:
+    async def inside() -> None:
+        found = scenario()
+        if asyncio.iscoroutine(found):
+            await found
+
+    try:
+        asyncio.run(inside())
+    finally:
+        for node in pair:
+            node.tables.step_down()
+            node.store.close()
+
+
+def test_a_snapshot_makes_a_replica_what_its_master_is(pair: tuple[Node, Node]) -> None:
+    master, replica = pair
+
+    def scenario() -> None:
+        master.topics.update(TopicConfig("orders", 4, 4))
+        master.groups.get("workers")
+        master.groups.forbid_read("workers", "orders", True)
+        master.offsets.commit("workers", "orders", 2, 17)
+        master.delays.follow(DelayOffsetTable(offsets={3: 5}))
+        replica.topics.update(TopicConfig("stranger", 1, 1))
+        replica.groups.get("strangers")
+        replica.offsets.commit("strangers", "stranger", 0, 1)
+        replica.tables.apply(master.tables.snapshot())
+        assert replica.state() == master.state()
+        assert replica.groups.is_read_forbidden("workers", "orders")
+        replica.tables.apply(master.tables.snapshot())
+        assert replica.state() == master.state()
+
+    run(pair, scenario)
+
+
+def test_changes_bring_a_replica_along_and_may_come_twice(pair: tuple[Node, Node]) -> None:
+    master, replica = pair
+
+    async def scenario() -> None:
+        master.lead()
+        sent = master.taken()
+        replica.tables.apply(master.tables.snapshot())
+        master.topics.update(TopicConfig("orders", 4, 4))
+        master.topics.update(TopicConfig("others", 4, 4))
+        master.groups.get("workers")
+        master.groups.get("leavers")
+        master.offsets.commit("workers", "orders", 2, 17)
+        master.offsets.commit("workers", "orders", 3, 4)
+        master.offsets.commit("leavers", "orders", 0, 4)
+        await asyncio.sleep(0.08)
+        assert len(sent) == 1  # gathered
+        master.topics.delete("others")
+        assert len(sent) == 2  # at once
+        master.groups.delete("leavers")
+        master.offsets.remove_group("leavers")
+        master.offsets.commit("workers", "orders", 2, 9)  # backwards is allowed, and is what counts
+        master.delays.follow(DelayOffsetTable(offsets={3: 5}))
+        master.tables.send()
+        for body in [one for one in sent for _ in range(2)]:
+            replica.tables.apply(body)
+        assert replica.state() == master.state()
+        assert replica.offsets.query("workers", "orders", 2) == 9
+        master.tables.send()
+        assert len(sent) == 3  # nothing has changed
+
+    run(pair, scenario)
+
+
+def test_a_replica_sends_nothing_of_its_own(pair: tuple[Node, Node]) -> None:
+    _, replica = pair
+
+    def scenario() -> None:
+        replica.topics.update(TopicConfig("orders", 4, 4))
+        replica.tables.send()
+        with pytest.raises(RequestError, match="not master"):
+            replica.tables.check_master()
+
+    run(pair, scenario)
+
+
+@pytest.mark.invariant("I1")
+def test_who_waits_is_told_when_every_member_has_it_and_not_otherwise(pair: tuple[Node, Node]) -> None:
+    master, _ = pair
+
+    async def scenario() -> None:
+        master.lead()
+        assert not master.must_wait()
+        await master.tables.replicated()  # nobody else could be elected
+        assert master.server.tracker is not None
+        master.server.tracker.decided((1, 2), 2)
+        assert master.must_wait()
+        master.offsets.commit("workers", "orders", 2, 17)
+        waiting = asyncio.ensure_future(master.tables.replicated())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        master.server.tracker.joined(2, 0, has_tables=True)
+        master.server.tracker.tables_acked(2, master.server.tracker.tables_sequence)
+        await waiting
+        late = asyncio.ensure_future(master.tables.replicated())
+        await late  # nothing new
+        master.offsets.commit("workers", "orders", 2, 18)
+        lost = asyncio.ensure_future(master.tables.replicated())
+        await asyncio.sleep(0.02)
+        master.server.step_down()
+        with pytest.raises(RequestError, match="stopped being master"):
+            await lost
+
+    run(pair, scenario)
+
+
+def test_a_deleted_topic_takes_its_queues_along_and_a_new_one_of_its_name_begins_anew(
+    pair: tuple[Node, Node],
+) -> None:
+    master, replica = pair
+
+    def copy() -> None:
+        start = replica.store.log.max_offset
+        piece = master.store.slice_for_transfer(start, 1 << 20)
+        if piece is not None:
+            replica.store.append_replica(piece, start)
+            piece.release()
+
+    def scenario() -> None:
+        master.lead()
+        sent = master.taken()
+        master.topics.update(TopicConfig("orders", 1, 1))
+        for number in range(3):
+            master.store.append(Message.of("orders", b"old %d" % number))
+        copy()
+        assert replica.store.max_offset("orders", 0) == 3
+        master.store.append(Message.of("orders", b"old, and on its way"))
+        master.store.delete_topics(["orders"])
+        master.topics.delete("orders")
+        replica.tables.apply(sent[-1])
+        assert replica.store.max_offset("orders", 0) == 0
+        master.topics.update(TopicConfig("orders", 1, 1))
+        master.store.append(Message.of("orders", b"new"))
+        copy()
+        master.tables.send()
+        replica.tables.apply(sent[-1])
+        replica.tables.apply(master.tables.snapshot())
+        for node in pair:
+            assert [one.body for one in node.store.read("orders", 0, 0)] == [b"new"]
+        assert replica.state() == master.state()
+
+    run(pair, scenario)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"topics":[]}', b'{"offsets":{"offsetTable":{"x":{}}}}', b'{"deleted":{"t":-1}}']
+)
+def test_what_cannot_be_read_changes_nothing(pair: tuple[Node, Node], body: bytes) -> None:
+    _, replica = pair
+
+    def scenario() -> None:
+        before = replica.state()
+        with pytest.raises(CodecError):
+            replica.tables.apply(body)
+        assert replica.state() == before
+
+    run(pair, scenario)
+
+
+@pytest.mark.invariant("I8")
+def test_progress_of_delays_waits_for_the_messages_to_be_confirmed(pair: tuple[Node, Node]) -> None:
+    """A replica that knew of a delivery whose message it has not got would lose the message."""
+    master, _ = pair
+
+    def scenario() -> None:
+        confirmed = 0
+        master.delays.confirmed_offset = lambda: confirmed
+        master.store.append(Message.of(SCHEDULE_TOPIC, b"x"))
+        master.store.flush()
+        end = master.store.log.max_offset
+        master.delays._unsafe.append((end, 3, 1))
+        assert master.delays.progress().offsets == {}
+        confirmed = end - 1
+        assert master.delays.progress().offsets == {}
+        confirmed = end
+        assert master.delays.progress().offsets == {3: 1}
+
+    run(pair, scenario)
