@@ -188,6 +188,59 @@ def test_a_leader_cut_off_for_a_moment_goes_on_in_its_term_and_elects_nobody() -
     asyncio.run(go())
 
 
+@pytest.mark.fault("F11")
+def test_a_leader_whose_session_is_over_leads_again_in_a_new_term_and_elects_nobody() -> None:
+    async def go() -> None:
+        async with (
+            coordinator(MemoryEnsemble(session_timeout_ms=3_000)) as one,
+            brokers(1, 2) as (first, second),
+        ):
+            await leading(one)
+            for broker in (first, second):
+                await broker.join(one)
+            await second.beat(one)
+            await first.alter(one, 1, 2, epoch=1, set_epoch=1)
+            events: list[tuple[Lead, int]] = []
+            one.leadership.listen(lambda event, term: events.append((event, term)))
+            async with beating(one, first, second):
+                store_of(one).expire()
+                await until(lambda: (Lead.TOOK_OVER, 2) in events)
+                await leading(one)
+                await asyncio.sleep(0.5)
+                state = await first.state(one)
+            assert events == [(Lead.RESTED, 1), (Lead.TOOK_OVER, 2)]
+            assert (state.master_broker_id, state.master_epoch, state.term) == (1, 1, 2)
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("F12")
+@pytest.mark.invariant("I6")
+def test_a_set_that_was_written_in_a_later_term_ends_the_lead(caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        async with coordinator() as one, brokers(1) as (broker,):
+            await leading(one)
+            await broker.join(one)
+            path = set_path("c", "broker-a")
+            entry = await one.store.get(path)
+            assert entry is not None
+            await one.store.set(path, entry.value.replace(b'"term":1', b'"term":99'))
+            answer = await broker.ask(
+                one,
+                RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                clusterName="c",
+                brokerName="broker-a",
+                appliedBrokerId=2,
+                registerCheckCode="x",
+            )
+            assert answer.code in (2007, 14)
+            assert not one.leadership.is_sure
+            assert (await broker.beat(one)).code == 2007
+
+    asyncio.run(go())
+    assert "set the entry /coordinator/term to 99" in caplog.text
+
+
 def test_requests_that_wait_when_the_lead_is_lost_are_refused() -> None:
     async def go() -> None:
         async with pair() as (one, two, _), brokers(1) as (broker,):
