@@ -15,6 +15,9 @@ from penstock.remoting import ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from tests.unit.nameserver.brokers import topics, version
 
+# For an answer that waits for a sync, on a disk that others use as well.
+ANSWER_MS = 30_000
+
 
 class Peer:
     """A broker, client or administrator: one connection to one name server."""
@@ -27,10 +30,11 @@ class Peer:
         self, code: int, body: bytes = b"", *, version: int = CURRENT_VERSION, **fields: Any
     ) -> Command:
         texts = {name: str(value) for name, value in fields.items()}
-        return await self._client.call(self.address, Command(code, texts, body, version=version))
+        command = Command(code, texts, body, version=version)
+        return await self._client.call(self.address, command, ANSWER_MS)
 
     async def register(self, **changes: Any) -> Command:
-        return await self._client.call(self.address, register_command(**changes))
+        return await self._client.call(self.address, register_command(**changes), ANSWER_MS)
 
     async def register_oneway(self, **changes: Any) -> None:
         await self._client.send(self.address, register_command(**changes))
