@@ -24,6 +24,7 @@ from penstock.protocol.bodies import (
     TopicRouteData,
     encode_batch_record,
 )
+from penstock.protocol.bodies.balance import LeaseRequestBody
 
 TOPIC, GROUP, CLIENT = "hostile-topic", "hostile-group", "10.9.9.9@hostile"
 BROKER, CLUSTER, ADDRESS = "hostile-broker", "hostile-cluster", "10.9.9.9:10911"
@@ -98,9 +99,9 @@ SUBSCRIPTION = SubscriptionData.parse(TOPIC, "TagA || TagB", sub_version=17)
 HEARTBEAT = HeartbeatData(
     CLIENT, (ProducerData(GROUP),), (ConsumerData(GROUP, subscriptions=(SUBSCRIPTION,)),)
 ).encode()
-LOCKS = LockBatchRequestBody(
-    CLIENT, GROUP, tuple(MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(3))
-).encode()
+QUEUES = tuple(MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(3))
+LOCKS = LockBatchRequestBody(CLIENT, GROUP, QUEUES).encode()
+LEASES = LeaseRequestBody(CLIENT, GROUP, QUEUES).encode()
 GROUP_CONFIG = (
     b'{"groupName":"hostile-group","consumeEnable":true,"consumeFromMinEnable":true,'
     b'"consumeBroadcastEnable":true,"retryQueueNums":1,"retryMaxTimes":16,"brokerId":0,'
@@ -194,6 +195,9 @@ BROKER_REQUESTS = (
     request(352, group=GROUP),
     request(353, group=GROUP, topic=TOPIC, readable=True),
     request(907),
+    request(9026, LEASES),
+    request(9027, LEASES),
+    request(9028, LEASES),
 )
 
 TABLE = TopicConfigSerializeWrapper(
