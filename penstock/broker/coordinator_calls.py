@@ -20,6 +20,7 @@ from penstock.broker.membership import (
     AlterUnanswered,
     Beat,
     Beaten,
+    Elected,
     Event,
     MustRegister,
     Propose,
@@ -42,6 +43,7 @@ from penstock.protocol.headers.controller import (
     GetNextBrokerIdRequestHeader,
     GetNextBrokerIdResponseHeader,
     RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
 )
 from penstock.remoting import Connection
 from penstock.runtime import Runtime
@@ -187,7 +189,8 @@ class CoordinatorCalls:
         if answer.code != ResponseCode.SUCCESS:
             self._complain("registering with the coordinator", answer)
             return None
-        return Registered()
+        header = RegisterBrokerToControllerResponseHeader.decode(answer.fields)
+        return Registered(header.master_epoch or 0)
 
     async def ask_election(self, me: SetMember) -> Event | None:
         header = ElectMasterRequestHeader(
@@ -199,7 +202,7 @@ class CoordinatorCalls:
         code = RequestCode.CONTROLLER_ELECT_MASTER
         answer = await self._call(lambda connection: Command(code, header.encode()), CALL_TIMEOUT_MS)
         # Whoever was elected, the next beat says so.
-        return None if answer is None else Registered()
+        return None if answer is None else Elected()
 
     # -- beats -----------------------------------------------------------------------------------------------
 

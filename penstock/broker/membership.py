@@ -15,8 +15,8 @@ Rules, each with the reason why it is safe:
 - **Step down first.** A master that hears of a newer epoch acknowledges nothing from that moment on; what it does in
   the new epoch comes after.
 - **An epoch is led once.** A master that was started anew may have lost what was not on disk; in the same epoch
-  nobody could tell its log from the one before. It leads only an epoch that its log has never seen, and waits for an
-  election until then.
+  nobody could tell its log from the one before. It leads only an epoch that its log has never seen, and that began
+  after it registered for the first time since its start; it waits for an election until then.
 - **A lease counts from when the beat was sent,** for the epoch in which it was sent, and ends with it. The clock is
   asked at the moment of an acknowledgement: a process that was paused resumes into its sockets before its timers.
 - **No set without the coordinator's word.** A proposal of which nobody knows the outcome counts on until the set's
@@ -62,7 +62,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The coordinator took the registration (1003), or has decided who is master (1002): a beat tells the rest."""
+    """The coordinator took the registration (1003), in this epoch of the set: a beat tells the rest."""
+
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The coordinator has decided who is master (1002): a beat tells who."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,7 @@ class Stopping:
 
 Event = (
     Registered
+    | Elected
     | Beaten
     | Notified
     | MustRegister
@@ -251,7 +259,9 @@ class Membership:
         # What the coordinator said last, if it counts.
         self.view: View | None = None
         self.lease_until_ms = 0
+        # Epochs up to this one may have been led by a process before this one.
         self._led_before = log_epoch
+        self._was_registered = False
         self._beat_interval_ms = beat_interval_ms
         self._due_ms = 0
         self._is_proposing = False
@@ -289,7 +299,12 @@ class Membership:
         if isinstance(event, Beaten):
             return self._beaten(event)
         if isinstance(event, Registered):
+            if not self._was_registered:
+                self._was_registered = True
+                self._led_before = max(self._led_before, event.epoch)
             self.is_registered = True
+            return [Beat(self.acting_epoch)]
+        if isinstance(event, Elected):
             return [Beat(self.acting_epoch)]
         if isinstance(event, Notified):
             found = self._see(event.view)

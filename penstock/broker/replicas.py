@@ -65,6 +65,8 @@ EPOCHS = "epochFileCheckpoint"
 TICK_MS = 50
 TABLES_MS = 500
 STOP_BEAT_MS = 500
+# Beats that may be unanswered at the same time: one that is lost must not hold up those that renew the lease.
+BEATS_MAX = 4
 
 
 class RoleServices(Protocol):
@@ -129,11 +131,10 @@ class Replicas:
         )
         self._calls = CoordinatorCalls(options, self._coordinators, facts, runtime)
         self._me: SetMember | None = None
-        self._beaten_epoch = 0
         self._roles: asyncio.Queue[Lead | Follow] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
-        # What is asked of the coordinator at the moment, by kind: one of each.
-        self._asking: dict[type[Instruction], asyncio.Task[None]] = {}
+        # What is asked of the coordinator at the moment, by kind.
+        self._asking: dict[type[Instruction], set[asyncio.Task[None]]] = {}
         self._timers: list[asyncio.Handle] = []
         self._is_stopping = False
 
@@ -202,8 +203,8 @@ class Replicas:
         self._handle(Stopping())
         for timer in self._timers:
             timer.cancel()
-        if Beat in self._asking:
-            await asyncio.wait([self._asking[Beat]], timeout=STOP_BEAT_MS / 1000)
+        if self._asking.get(Beat):
+            await asyncio.wait(self._asking[Beat], timeout=STOP_BEAT_MS / 1000)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -319,23 +320,17 @@ class Replicas:
         elif isinstance(step, AskElection):
             self._ask(step, calls.ask_election(me))
         else:
-            # The first one in an epoch, and the last one of all, wait for none that is still unanswered.
-            is_urgent = step.is_stopping or step.epoch != self._beaten_epoch
-            self._beaten_epoch = step.epoch
-            self._ask(step, calls.beat(me, step), is_urgent=is_urgent)
+            self._ask(step, calls.beat(me, step), most=BEATS_MAX)
 
-    def _ask(
-        self, step: Instruction, call: Coroutine[Any, Any, Event | None], *, is_urgent: bool = False
-    ) -> None:
-        """Ask the coordinator, unless the same is being asked."""
-        kind = type(step)
-        if kind in self._asking and not is_urgent:
+    def _ask(self, step: Instruction, call: Coroutine[Any, Any, Event | None], *, most: int = 1) -> None:
+        """Ask the coordinator, unless the same is being asked so often already."""
+        asking = self._asking.setdefault(type(step), set())
+        if len(asking) >= most and not self._is_stopping:
             call.close()
             return
-        task = self._asking[kind] = self._spawn(self._asked(call), kind.__name__)
-        task.add_done_callback(
-            lambda done: self._asking.pop(kind) if self._asking.get(kind) is done else None
-        )
+        task = self._spawn(self._asked(call), type(step).__name__)
+        asking.add(task)
+        task.add_done_callback(asking.discard)
 
     async def _asked(self, call: Coroutine[Any, Any, Event | None]) -> None:
         event = await call

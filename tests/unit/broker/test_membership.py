@@ -13,6 +13,7 @@ from penstock.broker.membership import (
     Beaten,
     CannotLead,
     Decide,
+    Elected,
     Event,
     Follow,
     Forget,
@@ -111,6 +112,7 @@ def test_a_coordinator_that_does_not_know_it_any_more_is_registered_with_again()
 def test_a_set_that_never_had_a_master_is_asked_for_one_until_it_has() -> None:
     member = registered()
     assert member.beaten(view(0, None)) == [AskElection()]
+    assert member.tell(Elected()) == [Beat(0)]
     member.now_ms += 500
     assert member.tell(Tick()) == [Beat(0), AskElection()]
     assert member.tell(Notified(view(1, ME))) == [Lead(1, frozenset((ME,)), 1), Beat(0)]
@@ -190,6 +192,23 @@ def test_an_epoch_is_never_led_twice() -> None:
     assert member.core.role is Role.WAITING
     assert member.core.acting_epoch == 0
     assert member.beaten(view(5, ME))[0] == Lead(5, frozenset((ME,)), 1)
+
+
+@pytest.mark.invariant("I11")
+@pytest.mark.fault("F6")
+def test_an_epoch_that_began_before_the_start_is_not_led_although_the_log_has_lost_it() -> None:
+    """Power loss took the epoch with its bytes; replicas have them."""
+    member = Member(log_epoch=3)
+    member.tell(Tick(), Registered(epoch=4))
+    assert member.beaten(view(4, ME)) == []
+    assert member.core.role is Role.WAITING
+    assert member.beaten(view(5, ME))[0] == Lead(5, frozenset((ME,)), 1)
+
+
+def test_a_second_registration_of_the_same_process_takes_nothing_away() -> None:
+    member = registered()
+    member.tell(MustRegister(), Registered(epoch=1))
+    assert member.beaten(view(1, ME))[0] == Lead(1, frozenset((ME,)), 1)
 
 
 def test_the_epoch_of_the_log_is_followed_after_a_restart() -> None:
