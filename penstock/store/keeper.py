@@ -124,7 +124,7 @@ class Keeper:
             dispatched = store.dispatcher.last_timestamp
             log_time, log_end = store.log.last_timestamp, store.log.max_offset
             store.queues.drain()
-            ends = store.queues.ends()
+            ends, dispatched_to = store.queues.ends(), store.dispatch.offset
         with store.index.lock:
             store.absorb_keys()
             if not least_pages:
@@ -139,7 +139,7 @@ class Keeper:
             if dispatched:
                 self.checkpoint.logics_timestamp = dispatched
             names, start, flushed = store.index.names(), store.log.min_offset, store.certain_offset
-            store.queues.save_manifest(ends, index_end, names, start, flushed)
+            store.queues.save_manifest(ends, index_end, names, start, flushed, dispatched_to)
         self._save_checkpoint(log_time, log_end)
 
     def _save_checkpoint(self, log_time: int, log_end: int) -> None:

@@ -433,11 +433,10 @@ class KeyIndex:
             self._drop(index_file.path, why)
 
     def cut(self, position: int) -> None:
-        """The log was cut at `position`: files that reach beyond it are dropped and built again."""
-        while (
-            self._files
-            and self._files[-1].header.next_entry > 1
-            and self._files[-1].header.end_phy >= position
+        """The log was cut at `position`: files that reach beyond it are dropped and built again, and an empty one after
+        them too."""
+        while self._files and (
+            self._files[-1].header.next_entry <= 1 or self._files[-1].header.end_phy >= position
         ):
             index_file = self._files.pop()
             path = index_file.path

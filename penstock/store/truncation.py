@@ -68,7 +68,8 @@ class Truncation:
         try:
             self._prepare()
             ends = {key: end for key, (end, _) in points.items()}
-            store.queues.begin_cut(position, ends, store.index.remaining(position))
+            index_files = store.index.remaining(position)
+            store.queues.begin_cut(position, ends, index_files, store.dispatch.offset)
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise DiskFullError("no space left to cut the log", "free space; nothing was cut") from error

@@ -478,6 +478,7 @@ def test_manifest_reads_back() -> None:
         index_files=["20231114221322123"],
         log_start=0,
         flushed_to=236,
+        dispatched_to=236,
         segment_size_bytes=4096,
         queue_file_entries=4,
         deleted={},

@@ -112,6 +112,26 @@ def recovered_from_tear(folder: Path, ledger: Ledger) -> int:
     return len(whole)
 
 
+@pytest.mark.fault("F5")
+@pytest.mark.invariant("I12")
+def test_a_tear_close_behind_the_checkpoint_is_seen(tmp_path: Path) -> None:
+    """What was on disk before the stop is judged by other rules than what was not: both parts may lie next to each
+    other."""
+    for missing in (1, 5, 9):
+        disk, clock, ledger = faulty(tmp_path / str(missing)), ManualClock(), Ledger()
+        store = open_store(tmp_path / str(missing), disk=disk, clock=clock)
+        for serial in range(1, 7):
+            append(store, serial, ledger)
+        clock.advance(15_000)
+        store.keeper.tick()
+        append(store, 7, durability=Durability.MEMORY)
+        write = disk.last_unsynced_write("commitlog")
+        assert write is not None
+        cut_power(disk, store, torn_at=write.size - missing, torn_path_contains="commitlog")
+        with reopened(tmp_path / str(missing), ledger) as again:
+            assert shown_serials(again) == set(range(1, 7))
+
+
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I11")
 @pytest.mark.parametrize(

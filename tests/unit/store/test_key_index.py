@@ -315,3 +315,35 @@ def test_the_time_of_the_checkpoint_is_that_of_full_files(bench: Bench) -> None:
     assert bench.index.full_timestamp == 0
     bench.put(*["a"] * 8)
     assert bench.index.full_timestamp == START + 9000
+
+
+def test_cutting_passes_over_an_empty_file(bench: Bench) -> None:
+    """The newest file was made and has nothing yet: the one before it is the one that reaches beyond."""
+    bench.put(*"abcde")
+    bench.save()
+    bench.index._roll()
+    bench.index.cut(300)
+    assert (bench.names, bench.index.end_phy) == ([], -1)
+
+
+@pytest.mark.invariant("I11")
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize("kept", range(13))
+def test_entries_behind_a_cut_are_gone_and_the_others_stay(bench: Bench, kept: int, unclean: bool) -> None:
+    """In the first, second and third file, at every entry; in memory, after a restart, and with new keys after it."""
+    keys = [f"k{number % 4}" for number in range(12)]
+    bench.put(*keys)
+    bench.save()
+    if kept < 12:
+        end = bench.index.cut_entries(kept * 100, lambda position: START + position * 10)
+        assert end == bench.index.end_phy == (kept - 1) * 100 if kept else end == -1
+    for _ in range(2):
+        for key in sorted(set(keys)):
+            assert bench.find(key) == [n for n in reversed(range(kept)) if keys[n] == key]
+            assert bench.find(key, begin=START + 11_001) == []
+        bench.reload(unclean=unclean)
+    assert len(bench.names) == -(-kept // 5)
+    bench.count = kept
+    bench.put("k1", "new")
+    assert bench.find("new") == [kept + 1]
+    assert bench.find("k1") == [kept, *(n for n in reversed(range(kept)) if keys[n] == "k1")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import FlushFailedError, StoreClosedError
+from penstock.errors import FlushFailedError, LogPositionError, StoreClosedError, StoreError
 from penstock.message import Message
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
@@ -120,3 +120,48 @@ def test_stopping_tells_who_still_waits(tmp_path: Path) -> None:
                 await flusher.flushed(append(store, b"y"))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.invariant("I11")
+@pytest.mark.parametrize("compiled", [False, True], ids=["through-the-door", "own-thread"])
+def test_a_sync_that_began_before_a_cut_promises_nothing_behind_it(tmp_path: Path, compiled: bool) -> None:
+    """The log is cut while a sync runs: who waited for the part that is gone is told, the flushed position stays
+    true, and no descriptor is closed under the thread."""
+
+    async def scenario() -> None:
+        disk = FaultyDisk(tmp_path)
+        runtime = Runtime() if compiled else Runtime(disk=disk)
+        with MessageStore.open(tmp_path, OPTIONS, background=False, runtime=runtime) as store:
+            ends = [append(store, b"x" * 6000) for _ in range(30)]  # over three segments
+            flusher = LoopFlusher(store)
+            flusher.start()
+            try:
+                outcome: dict[int, StoreError | None] = {}
+                for end in (ends[2], ends[28], ends[29]):
+                    flusher.when_flushed(end, lambda error, end=end: outcome.__setitem__(end, error))  # type: ignore[misc]
+                store.replica_mode(True)
+                store.truncate(ends[4])
+                assert store.flusher.flushed_offset <= ends[4]
+                await asyncio.wait_for(flusher.flushed(ends[4]), 20)
+                assert store.flusher.flushed_offset == ends[4] == store.log.max_offset
+                assert outcome[ends[2]] is None
+                assert isinstance(outcome[ends[28]], LogPositionError)
+                assert isinstance(outcome[ends[29]], LogPositionError)
+                store.replica_mode(False)
+                again = append(store, b"again")
+                await asyncio.wait_for(flusher.flushed(again), 20)
+                assert store.max_offset("loop", 0) == 6
+            finally:
+                flusher.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_thread_that_waits_for_a_flush_is_told_of_a_cut(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, OPTIONS, background=False) as store:
+        first, second = append(store, b"first"), append(store, b"second")
+        store.replica_mode(True)
+        store.truncate(first)
+        with pytest.raises(LogPositionError, match="not stored any more"):
+            store.flush(second)
+        assert store.flush(first) == first

@@ -231,3 +231,23 @@ def test_a_master_with_segments_of_another_size_is_noticed(tmp_path: Path, store
     wide = stores.enter_context(open_store(tmp_path / "wide", options, replica=True))
     with pytest.raises(StoreFormatError, match="same segment_size_bytes"):
         copy(master, wide, cut=100)
+
+
+def test_a_topic_deleted_at_the_master_does_not_come_back_with_its_last_bytes(
+    tmp_path: Path, stores: ExitStack
+) -> None:
+    """The replica hears of it before the topic's last messages arrive."""
+    master = stores.enter_context(open_store(tmp_path / "master", ASYNC))
+    replica = stores.enter_context(open_store(tmp_path / "replica", ASYNC, replica=True))
+    append_group(master, range(1, 40))
+    copy(master, replica, end=record_ends(master)[20])
+    end = master.log.max_offset
+    assert master.delete_topics(["orders"]) == replica.delete_topics(["orders"], end) == ["orders"]
+    copy(master, replica)
+    assert {queue.topic for queue in replica.queues} == {"payments", "%RETRY%billing"}
+    assert append(master, 300) == append(master, 306) - 1 == 0
+    copy(master, replica)
+    assert shown(replica) == shown(master)
+    replica.close()
+    again = stores.enter_context(open_store(tmp_path / "replica", ASYNC, replica=True))
+    assert shown(again) == shown(master)
