@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.client.received import ReceivedMessage
 from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -79,6 +80,33 @@ class Sends:
         self._thread.join()
 
 
+class Listening:
+    """A consumer that is there all the time, and what it got."""
+
+    def __init__(self, name_servers: str) -> None:
+        self.bodies: set[bytes] = set()
+        self._consumer = penstock.Consumer(
+            name_servers, GROUP, start_from="first", listener=self._take, persist_interval_ms=500
+        )
+
+    def _take(self, message: ReceivedMessage) -> None:
+        self.bodies.add(message.body)
+
+    def wait_for(self, wanted: set[bytes], timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not wanted <= self.bodies:
+            assert time.monotonic() < deadline, f"missing: {sorted(wanted - self.bodies)[:5]}"
+            time.sleep(0.05)
+
+    def __enter__(self) -> Listening:
+        self._consumer.start()
+        self._consumer.subscribe(TOPIC)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+
 def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = 30.0) -> list[bytes]:
     """Bodies that a new group gets, until it has those that are wanted."""
     found: list[bytes] = []
@@ -117,7 +145,7 @@ def ready(folder: Path, *arguments: str, flush: str = "async") -> Iterator[Broke
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
     with ready(tmp_path, flush=flush) as found:
-        with Sends(found.names.address) as sends:
+        with Listening(found.names.address) as consumer, Sends(found.names.address) as sends:
             for _ in range(2):
                 epoch = found.wait(3).master_epoch
                 time.sleep(1.0)
@@ -130,6 +158,7 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: 
                 master.start()
             found.wait(3)
             time.sleep(0.5)
+            consumer.wait_for(sends.bodies)
         assert not sends.failures
         got = consume_all(found.names.address, sends.bodies)
         assert sorted(set(got)) == sorted(sends.bodies)
