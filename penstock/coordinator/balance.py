@@ -2,8 +2,8 @@
 
     beat      the member's report replaces what was known of it; its result ends its event; the next event, if the
               barrier lets one through, goes back in the answer
-    round     on a timer, and soon after members or queues changed: a group with unfinished events is left alone, any
-              other is divided anew, and the difference to what members report becomes events
+    round     on a timer, and soon after members or queues changed: a group whose members are carrying out events is
+              left alone, any other is divided anew, and the difference to what members report becomes events
 
 Rules. Members hold what they say they hold, nothing else. Queues of a broker set that has not told its own yet are
 left as they are. A group whose events are not finished after ten rounds of the timer loses them, and is divided anew
@@ -18,8 +18,9 @@ comes with each event. Owned by the coordinator's event loop.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.coordinator.division import Cause, Division, Reason, divide
@@ -142,14 +143,26 @@ class Member:
 class GroupBalance:
     """One group."""
 
-    def __init__(self, name: str, term: int, times: BalanceTimes, first_round_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        term: int,
+        times: BalanceTimes,
+        first_round_ms: int,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
         self.name = name
+        # Of rounds, growing within the term; shared by all groups, because a group may end and begin again.
+        self._numbers = numbers or itertools.count(1)
         self._term = term
         self._times = times
         self._members: dict[str, Member] = {}
         self._queues: Mapping[str, tuple[MessageQueue, ...]] = {}
         self._brokers: frozenset[str] = frozenset()
         self._lines = EventLines()
+        # Who reports which queue; and who was nudged since its last beat.
+        self._holders: dict[MessageQueue, set[str]] = {}
+        self._nudged: set[str] = set()
         self._unfinished_rounds = 0
         self._round = 0
         self._first_round_ms = first_round_ms
@@ -221,15 +234,20 @@ class GroupBalance:
         member.sequence = body.sequence
         member.beat_ms = now_ms
         member.dropped_ms = None
-        waiting = self._waiting()
-        self._report(member, body, now_ms)
+        # Whether somebody else may have something to do because of this beat.
+        may_free = self._report(member, body, now_ms) or body.result is not None
         if body.result is not None:
             self._finished(member, body.result, now_ms)
+        elif self._lines.not_received(member.client_id, member.held) and self._is_put_off:
+            self._soon(now_ms, 0)
         event = self._lines.deliver(member.client_id, self._is_taken)
-        is_divided = member.is_divided and self._lines.of(member.client_id) is None and self._due_ms is None
-        return [Answer(event, is_divided), *self._nudges(waiting | {member.client_id})]
+        self._nudged.discard(member.client_id)
+        is_settled = self._due_ms is None and not self._is_put_off
+        is_divided = member.is_divided and is_settled and self._lines.of(member.client_id) is None
+        return [Answer(event, is_divided), *(self._nudges() if may_free else [])]
 
-    def _report(self, member: Member, body: ClientBeatBody, now_ms: int) -> None:
+    def _report(self, member: Member, body: ClientBeatBody, now_ms: int) -> bool:
+        """What the member says of itself; whether it has let go of something."""
         topics, held = frozenset(body.topics), frozenset(body.queues)
         if topics != member.topics:
             member.topics = topics
@@ -240,8 +258,19 @@ class GroupBalance:
             # A lease went to somebody else, or ran out: nobody asked the member to let go.
             _LOG.info("%s of group %s lost %d queues", member.client_id, self.name, len(lost))
             self._soon(now_ms, self._times.retry_ms)
-        member.held = held
+        self._hold(member, held)
         member.refused = {one.queue: one for one in body.refused}
+        return bool(lost)
+
+    def _hold(self, member: Member, held: frozenset[MessageQueue]) -> None:
+        for queue in member.held - held:
+            holders = self._holders[queue]
+            holders.discard(member.client_id)
+            if not holders:
+                del self._holders[queue]
+        for queue in held - member.held:
+            self._holders.setdefault(queue, set()).add(member.client_id)
+        member.held = held
 
     def _finished(self, member: Member, result: AssignmentEvent, now_ms: int) -> None:
         event = self._lines.finish(member.client_id, result)
@@ -262,13 +291,15 @@ class GroupBalance:
             self._soon(now_ms, 0)
 
     def _remove(self, client_id: str, now_ms: int) -> list[Instruction]:
-        waiting = self._waiting()
-        if self._members.pop(client_id, None) is None:
+        member = self._members.pop(client_id, None)
+        if member is None:
             return []
+        self._hold(member, frozenset())
         self._lines.forget(client_id)
+        self._nudged.discard(client_id)
         self._look_finished(now_ms)
         self._soon(now_ms, self._times.gather_ms)
-        return self._nudges(waiting)
+        return self._nudges()
 
     def _dropped(self, client_id: str, now_ms: int) -> list[Instruction]:
         member = self._members.get(client_id)
@@ -295,6 +326,7 @@ class GroupBalance:
             self._timer_ms = now_ms + self._times.interval_ms
         self._due_ms = None
         nudges = self._drop_lost(now_ms)
+        self._lines.withdraw()
         if len(self._lines) and not (is_timer and self._give_up_waiting()):
             self._is_put_off = True
             return nudges
@@ -337,7 +369,7 @@ class GroupBalance:
         )
         self._round += 1
         self._remember(division, now_ms)
-        number = self._term << TERM_SHIFT | self._round
+        number = self._term << TERM_SHIFT | next(self._numbers)
         for client_id, member in members.items():
             share = division.shares[client_id]
             # Of a broker set that has said nothing yet, nobody knows that the queue is gone.
@@ -347,7 +379,8 @@ class GroupBalance:
             member.is_divided = member.topics <= known.keys()
             if drop or take:
                 _LOG.info("group %s: %s gives up %d and takes %d", self.name, client_id, len(drop), len(take))
-        return self._nudges(set())
+        self._nudged.clear()
+        return self._nudges()
 
     def _remember(self, division: Division, now_ms: int) -> None:
         """Keep why queues went where they are, as long as they stay there."""
@@ -369,20 +402,23 @@ class GroupBalance:
 
     def _is_taken(self, client_id: str, queues: Iterable[MessageQueue]) -> bool:
         """Whether somebody else has one of the queues, or is about to."""
-        wanted = set(queues)
+        wanted = tuple(queues)
         return self._lines.given_to_others(client_id, wanted) or any(
-            other != client_id and not wanted.isdisjoint(member.held)
-            for other, member in self._members.items()
+            self._holders.get(queue, set()) - {client_id} for queue in wanted
         )
 
-    def _waiting(self) -> set[str]:
-        """Members with an event that they could have had already."""
-        return {
+    def _nudges(self) -> list[Instruction]:
+        """Nudge the members that could have their event now and do not know it. While a disconnect is left no
+        connect is deliverable, and who has a disconnect was nudged when the round was held."""
+        if self._lines.has_disconnects and self._nudged:
+            return []
+        new = {
             member
-            for member in {member for member, _ in self._lines}
-            if self._lines.is_deliverable(member, self._is_taken)
+            for member, event in self._lines
+            if event.status is EventStatus.TODO
+            and member not in self._nudged
+            and self._lines.of(member) is event
+            and self._lines.is_deliverable(member, self._is_taken)
         }
-
-    def _nudges(self, known: set[str]) -> list[Instruction]:
-        """Nudge the members whose events can be delivered now, and could not before."""
-        return [Nudge(member) for member in sorted(self._waiting() - known)]
+        self._nudged |= new
+        return [Nudge(member) for member in sorted(new)]

@@ -70,18 +70,21 @@ class Balancing:
     def consumer_beat(self, body: ClientBeatBody, connection: Connection) -> ClientBeatAnswer:
         """A consumer reports; RequestError if it may not be a member."""
         now_ms = self._clock.monotonic_ms()
-        group = self.groups.get(body.group)
-        before = group.topics if group is not None else set()
+        before = self._topics_of(body)
         answer, nudges = self.groups.beat(body, now_ms)
         node, table = node_id(body.client_id, body.group), self._heartbeats.consumers
         if not table.beat(node, now_ms, connection=connection.id):
             table.register(node, now_ms, connection=connection.id)
         self._connections[node] = connection
-        group = self.groups.get(body.group)
-        if group is not None and group.topics != before:
+        if self._topics_of(body) != before:
             self._tell_queues(only=body.group)
         self._nudge(nudges)
         return answer
+
+    def _topics_of(self, body: ClientBeatBody) -> frozenset[str] | None:
+        group = self.groups.get(body.group)
+        member = group.members.get(body.client_id) if group is not None else None
+        return member.topics if member is not None else None
 
     def producer_beat(self, body: ClientBeatBody, connection: Connection) -> None:
         """A producer reports what it publishes."""

@@ -65,7 +65,7 @@ class _Topic:
     queues: Sequence[MessageQueue]
     members: list[str]
     kept: dict[str, list[MessageQueue]]
-    before: dict[MessageQueue, str]
+    before: Mapping[MessageQueue, str]
     base: int
     odd: int
     # Who has one queue more than the others.
@@ -80,8 +80,13 @@ def divide(topics: Topics, held: Held, queues: Mapping[str, Collection[MessageQu
     """Divide `queues` (by topic) among the members in `topics` (topics by member), who hold `held`."""
     division = Division({member: set() for member in topics})
     found = []
+    # Of two who say that they hold a queue, the first by name is believed.
+    before: dict[MessageQueue, str] = {}
+    for member in sorted(held):
+        for queue in held[member]:
+            before.setdefault(queue, member)
     for name in sorted(queues):
-        topic = _look(name, sorted(set(queues[name])), topics, held)
+        topic = _look(name, sorted(set(queues[name])), topics, before)
         if topic.members:
             found.append(topic)
         for queue in topic.queues if not topic.members else ():
@@ -94,14 +99,11 @@ def divide(topics: Topics, held: Held, queues: Mapping[str, Collection[MessageQu
     return division
 
 
-def _look(name: str, queues: Sequence[MessageQueue], topics: Topics, held: Held) -> _Topic:
-    """A topic as it is held now. Of two who say they hold a queue, the first by name is believed."""
+def _look(
+    name: str, queues: Sequence[MessageQueue], topics: Topics, before: Mapping[MessageQueue, str]
+) -> _Topic:
+    """A topic as it is held now."""
     members = sorted(member for member, wanted in topics.items() if name in wanted)
-    before: dict[MessageQueue, str] = {}
-    for member in sorted(held):
-        for queue in held[member]:
-            if queue.topic == name:
-                before.setdefault(queue, member)
     kept: dict[str, list[MessageQueue]] = {member: [] for member in members}
     for queue in queues:
         owner = before.get(queue)
@@ -128,25 +130,23 @@ def _level(found: list[_Topic], loads: dict[str, int]) -> None:
 
     Ends: each move makes the sum of the squares of the loads smaller.
     """
-    while True:
-        order = sorted(loads, key=lambda m: (loads[m], m))
-        move = next(
-            (
-                (topic, giver, taker)
-                for giver in reversed(order)
-                for taker in order
-                if loads[giver] - loads[taker] >= 2
-                for topic in _movable(found, giver, taker)
-            ),
-            None,
-        )
-        if move is None:
-            return
+    while (move := _next_move(found, loads)) is not None:
         topic, giver, taker = move
         topic.lucky.remove(giver)
         topic.lucky.add(taker)
         loads[giver] -= 1
         loads[taker] += 1
+
+
+def _next_move(found: list[_Topic], loads: dict[str, int]) -> tuple[_Topic, str, str] | None:
+    order = sorted(loads, key=lambda m: (loads[m], m))
+    for giver in reversed(order):
+        for taker in order:
+            if loads[giver] - loads[taker] < 2:
+                break
+            for topic in _movable(found, giver, taker):
+                return topic, giver, taker
+    return None
 
 
 def _movable(found: list[_Topic], giver: str, taker: str) -> list[_Topic]:

@@ -8,12 +8,13 @@ disconnect. Barrier: while any member of the group has a disconnect left, no con
 one whose queues another member still has, by its own report. So a queue is let go before it is given to somebody.
 
 Unlike TubeMQ's, an event is delivered with every answer until its result is there: a lost answer costs one beat, not
-ten rounds. Owned by the group's balance; knows no time.
+ten rounds. And what nobody was told yet is taken back by the next round, which decides anew: a connect may wait for
+somebody who was never told to let go. Owned by the group's balance; knows no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.errors import invariant
@@ -35,10 +36,13 @@ class EventLines:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
+        self._disconnects = 0
+        # Queues that a member was told to take over: who.
+        self._given: dict[MessageQueue, str] = {}
 
     def __len__(self) -> int:
-        """Events without a result."""
-        return sum(1 for _ in self)
+        """Members with events without a result."""
+        return len(self._lines)
 
     def __iter__(self) -> Iterator[tuple[str, AssignmentEvent]]:
         for member, line in self._lines.items():
@@ -56,6 +60,7 @@ class EventLines:
         if gone:
             kind = EventType.DISCONNECT if new else EventType.ONLY_DISCONNECT
             line.disconnect = AssignmentEvent(rebalance_id, kind, gone)
+            self._disconnects += 1
         if new:
             kind = EventType.CONNECT if gone else EventType.ONLY_CONNECT
             line.connect = AssignmentEvent(rebalance_id, kind, new)
@@ -76,9 +81,23 @@ class EventLines:
         event = replace(event, status=EventStatus.PROCESSING)
         if event.type.is_connect:
             line.connect = event
+            self._given.update(dict.fromkeys(event.queues, member))
         else:
             line.disconnect = event
         return event
+
+    def not_received(self, member: str, held: Collection[MessageQueue]) -> bool:
+        """A member reports, without a result: one that has none of the queues it was told to take over was not told,
+        because the answer was lost. Whether that is so; the event waits for the barrier again."""
+        event = self.of(member)
+        if event is None or not event.type.is_connect or event.status is not EventStatus.PROCESSING:
+            return False
+        if any(queue in held for queue in event.queues):
+            return False
+        self._lines[member].connect = replace(event, status=EventStatus.TODO)
+        for queue in event.queues:
+            self._given.pop(queue, None)
+        return True
 
     def is_deliverable(self, member: str, is_taken: IsTaken) -> bool:
         """Whether the member has an event and the barrier lets it through."""
@@ -89,7 +108,7 @@ class EventLines:
 
     @property
     def has_disconnects(self) -> bool:
-        return any(line.disconnect is not None for line in self._lines.values())
+        return self._disconnects > 0
 
     def finish(self, member: str, result: AssignmentEvent) -> AssignmentEvent | None:
         """A result came: the event that it ends, or None if it is about an event that is not there any more."""
@@ -97,27 +116,43 @@ class EventLines:
         if event is None or (event.rebalance_id, event.type) != (result.rebalance_id, result.type):
             return None
         line = self._lines[member]
-        if event.type.is_connect or line.connect is None:
-            del self._lines[member]
+        if event.type.is_connect:
+            self.forget(member)
         else:
             line.disconnect = None
+            self._disconnects -= 1
+            if line.connect is None:
+                del self._lines[member]
         return event
 
     def given_to_others(self, member: str, queues: Iterable[MessageQueue]) -> bool:
         """Whether another member was told to take one of the queues over and may be doing so."""
-        wanted = set(queues)
-        return any(
-            other != member
-            and line.connect is not None
-            and line.connect.status is EventStatus.PROCESSING
-            and not wanted.isdisjoint(line.connect.queues)
-            for other, line in self._lines.items()
-        )
+        return any(self._given.get(queue, member) != member for queue in queues)
+
+    def withdraw(self) -> None:
+        """Take back what nobody was told yet."""
+        for member, line in list(self._lines.items()):
+            if line.connect is not None and line.connect.status is EventStatus.TODO:
+                line.connect = None
+            if line.disconnect is not None and line.disconnect.status is EventStatus.TODO:
+                line.disconnect = None
+                self._disconnects -= 1
+            if line.connect is None and line.disconnect is None:
+                del self._lines[member]
 
     def forget(self, member: str) -> None:
         """The member is gone, and with it what it had to do."""
-        self._lines.pop(member, None)
+        line = self._lines.pop(member, None)
+        if line is None:
+            return
+        if line.disconnect is not None:
+            self._disconnects -= 1
+        for queue in line.connect.queues if line.connect is not None else ():
+            if self._given.get(queue) == member:
+                del self._given[queue]
 
     def clear(self) -> None:
         """Nothing that was said counts any more."""
         self._lines.clear()
+        self._given.clear()
+        self._disconnects = 0

@@ -9,6 +9,7 @@ the coordinator's event loop.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -67,6 +68,7 @@ class Groups:
         # No group is divided before this time.
         self._first_round_ms = first_round_ms
         self._groups: dict[str, GroupBalance] = {}
+        self._numbers = itertools.count(1)
 
     def lead(self, term: int, first_round_ms: int) -> None:
         """Begin to lead: nothing that was known counts."""
@@ -93,10 +95,12 @@ class Groups:
 
     def beat(self, body: ClientBeatBody, now_ms: int) -> tuple[ClientBeatAnswer, list[NudgeMember]]:
         """A consumer reports. RequestError if it may not be a member."""
-        self._check(body)
+        if not self._is_known(body):
+            self._check(body)
         group = self._groups.get(body.group)
         if group is None:
-            group = GroupBalance(body.group, self.term, self._times, max(self._first_round_ms, now_ms))
+            begins_ms = max(self._first_round_ms, now_ms)
+            group = GroupBalance(body.group, self.term, self._times, begins_ms, self._numbers)
             self._groups[body.group] = group
         answer = ClientBeatAnswer(self.term)
         nudges = []
@@ -151,6 +155,12 @@ class Groups:
             self._groups.pop(group.name, None)
 
     # -- who may join ----------------------------------------------------------------------------------------
+
+    def _is_known(self, body: ClientBeatBody) -> bool:
+        """Whether it is a member already, as it is: most beats are such."""
+        group = self._groups.get(body.group)
+        member = group.members.get(body.client_id) if group is not None else None
+        return member is not None and member.mode is body.mode and member.topics == frozenset(body.topics)
 
     def _check(self, body: ClientBeatBody) -> None:
         _check_name("group", body.group, NAME_MAX)

@@ -273,12 +273,46 @@ def test_unfinished_events_are_dropped_after_ten_rounds() -> None:
         bench.after(TIMES.interval_ms)
         assert bench.group.unfinished_rounds == number + 1
     text = explain(bench.group, 3, bench.now_ms).state
-    assert "waiting for b, c, for 9 rounds" in text
+    assert "waiting for b, for 9 rounds" in text
     before = bench.group.round
     bench.after(TIMES.interval_ms)
     assert bench.group.round == before + 1
     again = bench.event("b")
     assert again.rebalance_id > stuck.rebalance_id
+
+
+@pytest.mark.fault("F3")
+def test_a_connect_that_nobody_was_told_of_does_not_wait_for_ever() -> None:
+    bench = Bench()
+    bench.beat("a")
+    bench.after(500)
+    bench.carry_out("a")
+    bench.beat("b")
+    bench.after(500)
+    # a is to let go and b to take over; but a is gone before it heard of it, and comes back with all it had.
+    bench.group.handle(Dropped("a", bench.now_ms))
+    bench.after(3_000)
+    bench.beat("a")
+    assert bench.beat("b").event is None
+    bench.after(500)
+    assert bench.event("a").type is EventType.ONLY_DISCONNECT
+
+
+@pytest.mark.fault("F3")
+def test_a_connect_whose_answer_was_lost_waits_for_who_came_back_meanwhile() -> None:
+    bench = Bench()
+    bench.held["a"] = set(QUEUES)
+    bench.beat("b")
+    bench.after(500)
+    # b is told to take everything over and never hears it; then a is there, and has all of it.
+    assert bench.event("b").type is EventType.ONLY_CONNECT
+    bench.beat("a")
+    bench.after(500)
+    assert bench.beat("b").event is None
+    bench.after(0)
+    assert bench.event("a").type is EventType.ONLY_DISCONNECT
+    bench.carry_out("a")
+    assert len(bench.event("b").queues) == 2
 
 
 def test_queues_of_a_broker_that_has_not_reported_are_left_alone() -> None:

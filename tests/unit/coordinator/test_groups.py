@@ -7,6 +7,7 @@ import pytest
 from penstock.coordinator.groups import GroupLimits, Groups
 from penstock.coordinator.publishers import Publishers
 from penstock.errors import RequestError
+from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.bodies.balance import ClientBeatBody, SubscriptionMode
 
 P2P, PUBSUB = SubscriptionMode.POINT_TO_POINT, SubscriptionMode.PUBLISH_SUBSCRIBE
@@ -125,6 +126,23 @@ def test_a_new_term_knows_nobody() -> None:
     assert group.round == 0
     groups.tick(5_500)
     assert group.round == 1
+
+
+def test_a_group_that_begins_again_is_listened_to_by_who_was_told_things_before() -> None:
+    queues = {"T": (MessageQueue("T", "b", 0),)}
+    groups = Groups(term=1)
+    told = []
+    for sequence in (1, 3):
+        beat(groups, "a", sequence=sequence)
+        groups.seen(queues, frozenset("b"), 0)
+        groups.tick(1_000)
+        body = ClientBeatBody("a", "g", topics=("T",), sequence=sequence + 1)
+        event = groups.beat(body, 1_000)[0].event
+        assert event is not None
+        told.append(event.rebalance_id)
+        groups.left("g", "a", 1_000)
+        assert groups.get("g") is None
+    assert told[0] < told[1]
 
 
 @pytest.mark.seed("S0-45")
