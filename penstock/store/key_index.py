@@ -433,8 +433,8 @@ class KeyIndex:
             self._drop(index_file.path, why)
 
     def cut(self, position: int) -> None:
-        """The log was cut at `position`: files that reach beyond it are dropped and built again, and an empty one after
-        them too."""
+        """The log was cut at `position`: files that reach beyond it, and an empty one behind them, are dropped, to be
+        built again."""
         while self._files and (
             self._files[-1].header.next_entry <= 1 or self._files[-1].header.end_phy >= position
         ):
