@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,16 @@ def serving(ensemble: ZooKeeperEnsemble, store: ZooKeeperMetadata) -> ZooKeeperS
     return next(server for server in ensemble.servers if server.port == port)
 
 
+async def opened_at(ensemble: ZooKeeperEnsemble, server: ZooKeeperServer) -> ZooKeeperMetadata:
+    """Knows all servers, and is connected to this one; which one it is, chance decides."""
+    for _ in range(50):
+        store = await opened(ensemble.hosts)
+        if serving(ensemble, store) is server:
+            return store
+        await store.stop()
+    raise AssertionError("never the one that was wanted")
+
+
 async def written(store: ZooKeeperMetadata, path: str) -> float:
     """Seconds until a change is accepted, asked for again and again."""
     started = time.monotonic()
@@ -52,14 +62,12 @@ async def written(store: ZooKeeperMetadata, path: str) -> float:
 
 
 @pytest.mark.fault("F1", "F11")
-def test_a_killed_leader_costs_a_moment_and_no_session(
-    ensemble: ZooKeeperEnsemble, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_killed_leader_costs_a_moment_and_no_session(ensemble: ZooKeeperEnsemble) -> None:
     async def life() -> None:
         # One that is connected to the leader, one that is not.
         leader = await asyncio.to_thread(ensemble.leader)
         follower = (await asyncio.to_thread(ensemble.followers))[0]
-        direct = await opened(f"{leader.address},{ensemble.hosts}")
+        direct = await opened_at(ensemble, leader)
         through = await opened(follower.address)
         states: list[SessionState] = []
         direct.on_state(states.append)
@@ -72,7 +80,7 @@ def test_a_killed_leader_costs_a_moment_and_no_session(
         await until(lambda: calls)
         await asyncio.to_thread(leader.kill)
         took = max(await asyncio.gather(written(direct, "/direct"), written(through, "/through")))
-        record_property("first_change_after_leader_kill_s", round(took, 2))
+        print(f"first change after the leader was killed: {took:.2f} s")
         assert took < SESSION_MS / 1000
         assert SessionState.LOST not in states
         assert [direct.client_id, through.client_id] == sessions
@@ -171,9 +179,7 @@ def test_reads_of_a_follower_that_lost_its_leader_make_nobody_sure(ensemble: Zoo
 
 
 @pytest.mark.fault("F2", "F11")
-def test_a_server_that_hangs_is_left_while_the_session_lives(
-    ensemble: ZooKeeperEnsemble, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_server_that_hangs_is_left_while_the_session_lives(ensemble: ZooKeeperEnsemble) -> None:
     """Even under a stream of requests, which keeps kazoo itself from noticing."""
 
     async def life() -> None:
@@ -202,7 +208,7 @@ def test_a_server_that_hangs_is_left_while_the_session_lives(
             await until(lambda: states[-1:] == [SessionState.CONNECTED])
             await written(store, "/mine")
             took = time.monotonic() - started
-            record_property("left_a_hanging_server_after_s", round(took, 2))
+            print(f"a hanging server was left, and a change made elsewhere, after {took:.2f} s")
             assert serving(ensemble, store) is not hung
             # If it hung as the leader, the others had to elect one first; either way the session went on.
             assert states.count(SessionState.LOST) == 0

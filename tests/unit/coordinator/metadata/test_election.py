@@ -305,7 +305,7 @@ def test_never_two_leaders_in_a_storm(first_seed: int) -> None:
             error.add_note(f"seed {seed}")
             raise
         handovers += len(watchdog.leaders)
-    assert handovers > 30, "the storms were too mild to show anything"
+    assert handovers > 20, "the storms were too mild to show anything"
 
 
 def test_the_same_seed_is_the_same_storm() -> None:
