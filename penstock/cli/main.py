@@ -40,6 +40,11 @@ COMMANDS = {
         "Run jobs on Spark: archive, audit, replay, compact, streaming SQL.",
     ),
     "produce": ("penstock.cli.produce", "produce", "Send the lines of standard input to TOPIC."),
+    "set": (
+        "penstock.cli.broker_sets",
+        "broker_set",
+        "List and describe broker sets, have a master elected, forget brokers.",
+    ),
     "sql": ("penstock.cli.sql", "sql", "Query topics with SQL, the archive and the log together."),
     "status": ("penstock.cli.status", "status", "Show the brokers of the cluster and how they are."),
     "store": ("penstock.cli.store", "store", "Look into a store directory without changing it."),

@@ -1,0 +1,233 @@
+"""`penstock set list | describe | elect | clean`: broker sets as their coordinator sees them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, confirm, echo_json, reaching
+from penstock.cli.option_types import NumberType
+
+if TYPE_CHECKING:
+    from penstock.protocol.command import Command
+
+T = TypeVar("T")
+DEFAULT_COORDINATOR = "127.0.0.1:9877"
+# A designated master waits until the lease of the present one has run out.
+ELECTION_TIMEOUT_MS = 10_000
+
+
+def _options(command: Callable[..., T]) -> Callable[..., T]:
+    """`--json`, and the options that become the command's `cluster`."""
+
+    @functools.wraps(command)
+    def with_cluster(
+        *arguments: Any, coordinator: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
+    ) -> T:
+        return command(*arguments, cluster=Cluster(coordinator, timeout_ms, tls_trusted, tls), **others)
+
+    decorators = (
+        click.option(
+            "--coordinator",
+            metavar="HOST:PORT",
+            envvar="PENSTOCK_COORDINATOR",
+            default=DEFAULT_COORDINATOR,
+            help=f"Coordinator; several are separated by ; (PENSTOCK_COORDINATOR, {DEFAULT_COORDINATOR}).",
+        ),
+        click.option(
+            "--timeout",
+            "timeout_ms",
+            metavar="MS",
+            type=NumberType(1, 600_000),
+            default=3_000,
+            help="How long one answer may take, in milliseconds (3000).",
+        ),
+        click.option("--tls", is_flag=True, help="Connect with TLS."),
+        click.option(
+            "--tls-trusted",
+            metavar="FILE",
+            envvar="PENSTOCK_TLS_TRUSTED",
+            help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
+    )
+    return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), with_cluster)
+
+
+@click.group("set")
+def broker_set() -> None:
+    """List and describe broker sets, have a master elected, forget brokers."""
+
+
+@broker_set.command("list")
+@_options
+def list_sets(cluster: Cluster, as_json: bool) -> None:
+    """List the broker sets: masters, who is in sync, who is there."""
+    status = _status(cluster)
+    found = status["brokerSets"]
+    if as_json:
+        echo_json(found)
+        return
+    from penstock.cli.console import name_text, output, plain_table
+
+    if not found:
+        click.echo("no broker sets; brokers join with broker.coordinators", err=True)
+        return
+    table = plain_table("Set", "Cluster", "Master", "Epoch", "In sync", "Alive", right=("Master", "Epoch"))
+    for name, one in sorted(found.items()):
+        alive = [number for number, member in sorted(one["members"].items()) if member["isAlive"]]
+        numbers = (_number(one["masterId"]), str(one["masterEpoch"]))
+        sync = ", ".join(map(str, one["syncStateSet"]))
+        table.add_row(
+            name_text(name), name_text(one["cluster"]), *numbers, sync, ", ".join(alive) or "nobody"
+        )
+    output().print(table)
+
+
+@broker_set.command()
+@click.argument("name")
+@_options
+def describe(name: str, cluster: Cluster, as_json: bool) -> int:
+    """Show the brokers of the set NAME: epochs, ends of their logs, last beats, the master's lease."""
+    one = _status(cluster)["brokerSets"].get(name)
+    if one is None:
+        click.echo(f"penstock: there is no broker set {name[:255]!r}", err=True)
+        return EXIT_NOT_FOUND
+    if as_json:
+        echo_json(one)
+        return 0
+    from rich.text import Text
+
+    from penstock.cli.console import output, plain_table
+    from penstock.cli.escaping import printable
+
+    console = output()
+    console.print(Text(printable(name), style="bold"))
+    lease = f"lease for {one['leaseMs']} ms" if one["leaseMs"] else "no lease"
+    master = f"master {_number(one['masterId'])} in epoch {one['masterEpoch']}, {lease}"
+    console.print(Text(printable(f"cluster {one['cluster']}, {master}", 400)))
+    members = plain_table(
+        "Broker", "State", "Epoch", "End of log", "Confirmed", "Last beat", right=("Epoch", "End of log")
+    )
+    for number, member in sorted(one["members"].items(), key=lambda item: int(item[0])):
+        words = ["master" if int(number) == one["masterId"] else "replica"]
+        words += ["in sync" if int(number) in one["syncStateSet"] else "not in sync"]
+        words += [] if member["isAlive"] else ["gone"]
+        figures = (str(member["epoch"]), f"{member['maxOffset']:,}", f"{member['confirmOffset']:,}")
+        members.add_row(number, ", ".join(words), *figures, f"{member['silentMs'] / 1000:.1f} s ago")
+    console.print()
+    console.print(members)
+    return 0
+
+
+@broker_set.command()
+@click.argument("name")
+@click.option("--broker", "broker_id", type=NumberType(1, 2**31 - 1), help="The one to be master.")
+@_options
+def elect(name: str, broker_id: int | None, cluster: Cluster, as_json: bool) -> None:
+    """Have a master elected for the set NAME.
+
+    With --broker a certain one, which has to be in sync: the present master is granted no further lease and is
+    replaced when it has run out, after some two seconds.
+    """
+    from penstock.protocol.codes import RequestCode
+    from penstock.protocol.command import Command
+    from penstock.protocol.headers.controller import ElectMasterRequestHeader, ElectMasterResponseHeader
+
+    header = ElectMasterRequestHeader(
+        broker_name=name,
+        broker_id=-1 if broker_id is None else broker_id,
+        designate_elect=broker_id is not None,
+    )
+    command = Command(RequestCode.CONTROLLER_ELECT_MASTER, header.encode())
+    answer = ElectMasterResponseHeader.decode(_change(cluster, command).fields)
+    if as_json:
+        echo_json({"masterBrokerId": answer.master_broker_id, "masterEpoch": answer.master_epoch})
+    else:
+        click.echo(f"broker {answer.master_broker_id} is master in epoch {answer.master_epoch}")
+
+
+@broker_set.command()
+@click.argument("name")
+@click.option(
+    "--broker", "broker_ids", type=NumberType(1, 2**31 - 1), multiple=True, help="Repeatable; else all."
+)
+@click.option("--living", is_flag=True, help="Also brokers that are there.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_options
+def clean(
+    name: str, broker_ids: tuple[int, ...], living: bool, yes: bool, cluster: Cluster, as_json: bool
+) -> None:
+    """Forget brokers of the set NAME that will not come back. Their files are not touched."""
+    from penstock.protocol.codes import RequestCode
+    from penstock.protocol.command import Command
+    from penstock.protocol.headers.controller import CleanControllerBrokerDataRequestHeader
+
+    which = f"broker {', '.join(map(str, broker_ids))}" if broker_ids else "all brokers"
+    confirm(f"Forget {which} of {name}?", yes)
+    header = CleanControllerBrokerDataRequestHeader(
+        broker_name=name,
+        broker_controller_ids_to_clean=";".join(map(str, broker_ids)) or None,
+        is_clean_living_broker=living,
+    )
+    _change(cluster, Command(RequestCode.CLEAN_BROKER_DATA, header.encode()))
+    if as_json:
+        echo_json({"cleaned": list(broker_ids)})
+    else:
+        click.echo(f"forgotten: {which}")
+
+
+def _number(value: int | None) -> str:
+    return "none" if value is None else str(value)
+
+
+def _status(cluster: Cluster) -> dict[str, Any]:
+    """What the coordinator that leads says."""
+    import json
+
+    from penstock.protocol.codes import RequestCode
+    from penstock.protocol.command import Command
+
+    def read(answer: Command) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(answer.body)
+        return status
+
+    with reaching(cluster):
+        status = read(_call(cluster, Command(RequestCode.COORDINATOR_STATUS)))
+        if not status["isLeader"] and status["leader"]:
+            leader = Cluster(status["leader"], cluster.timeout_ms, cluster.tls_trusted, cluster.with_tls)
+            status = read(_call(leader, Command(RequestCode.COORDINATOR_STATUS)))
+    return status
+
+
+def _change(cluster: Cluster, command: Command) -> Command:
+    from penstock.remoting import check
+
+    with reaching(cluster):
+        return check(_call(cluster, command, max(cluster.timeout_ms, ELECTION_TIMEOUT_MS)))
+
+
+def _call(cluster: Cluster, command: Command, timeout_ms: int | None = None) -> Command:
+    import asyncio
+
+    from penstock.client.coordinators import Coordinators
+    from penstock.client.options import parse_coordinators
+    from penstock.errors import OptionError
+    from penstock.remoting import RemotingClient
+    from penstock.runtime import Runtime
+
+    addresses = parse_coordinators(cluster.nameserver)
+    if not addresses:
+        raise OptionError("no coordinator was named", "write --coordinator HOST:PORT")
+
+    async def ask() -> Command:
+        remoting = RemotingClient(runtime=Runtime.system(), tls=cluster.tls())
+        try:
+            return await Coordinators(addresses, remoting, cluster.timeout_ms).call(command, timeout_ms)
+        finally:
+            await remoting.close()
+
+    return asyncio.run(ask())
