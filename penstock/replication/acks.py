@@ -87,7 +87,7 @@ class AckTracker:
         # How far this node vouches for its own log. Asked for anew before anything is confirmed: a master that is
         # alone shows messages without asking here, and must not be bound behind what it has shown.
         self._read_stored = read_stored
-        self._started_ms = now_ms
+        self._started_ms = self._reviewed_ms = now_ms
         self.stored_offset = read_stored()
         self.confirm_offset = 0
         self.tables_sequence = 0
@@ -143,6 +143,7 @@ class AckTracker:
         """Whether the set should change; the proposal counts as made. One at a time."""
         if not self._is_coordinated or self.is_over or self._proposal is not None:
             return None
+        self._forgive_own_sleep(now_ms)
         self._confirm()
         staying = {member for member in self.members if not self._is_lagging(member, now_ms)}
         ready = set()
@@ -162,6 +163,14 @@ class AckTracker:
             self._proposal = Proposal(wanted, self.set_epoch)
         self._confirm()
         return self._proposal
+
+    def _forgive_own_sleep(self, now_ms: int) -> None:
+        """After a pause of this process, acknowledgements that came meanwhile wait to be read: nobody is late yet."""
+        if now_ms - self._reviewed_ms > self._options.in_sync_lag_ms_max // 2:
+            for replica in self.replicas.values():
+                if replica.caught_up_ms is not None:
+                    replica.caught_up_ms = now_ms
+        self._reviewed_ms = now_ms
 
     def _is_lagging(self, member: int, now_ms: int) -> bool:
         if member == self.own_id:

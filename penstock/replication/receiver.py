@@ -42,6 +42,7 @@ from penstock.replication.steps import (
     Send,
     Stored,
     TablesDone,
+    has_slept,
 )
 
 Steps = list[ReceiverInstruction]
@@ -57,7 +58,7 @@ class Receiver(ABC):
     def __init__(self, log: ReplicaLog, options: ReplicationOptions, now_ms: int) -> None:
         self._log = log
         self._options = options
-        self.heard_ms = self._said_ms = now_ms
+        self.heard_ms = self._said_ms = self._ticked_ms = now_ms
         self._reported = -1
         # Whether the log is being copied: a coordinated set has a handshake before that.
         self.is_following = False
@@ -116,6 +117,9 @@ class Receiver(ABC):
         raise FrameError("a classic master has no epoch")
 
     def _tick(self, now_ms: int, steps: Steps) -> None:
+        if has_slept(self._ticked_ms, now_ms, self._options):
+            self.heard_ms = now_ms
+        self._ticked_ms = now_ms
         if now_ms - self.heard_ms > self._options.housekeeping_interval_ms:
             self._close(f"the master has said nothing for {now_ms - self.heard_ms} ms", steps)
         elif self.is_following and now_ms - self._said_ms >= self._options.heartbeat_interval_ms:

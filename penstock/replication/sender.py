@@ -46,6 +46,7 @@ from penstock.replication.steps import (
     TablesAcked,
     TablesChanged,
     Trouble,
+    has_slept,
 )
 
 Steps = list[SenderInstruction]
@@ -58,7 +59,7 @@ class Sender(ABC):
         self._log = log
         self._options = options
         self._batch_bytes = batch_bytes
-        self._heard_ms = self._said_ms = now_ms
+        self._heard_ms = self._said_ms = self._ticked_ms = now_ms
         self._second_ms = now_ms
         self._second_bytes = 0
         self._is_stuck = False
@@ -113,6 +114,9 @@ class Sender(ABC):
             steps.append(Trouble(text))
 
     def _tick(self, now_ms: int, steps: Steps) -> None:
+        if has_slept(self._ticked_ms, now_ms, self._options):
+            self._heard_ms = now_ms
+        self._ticked_ms = now_ms
         if now_ms - self._heard_ms > self._options.housekeeping_interval_ms:
             self._close(f"the replica has said nothing for {now_ms - self._heard_ms} ms", steps)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.replication.options import ReplicationOptions
+
 # -- events ------------------------------------------------------------------------------------------------------
 
 
@@ -137,3 +139,9 @@ class Trouble:
 
 SenderInstruction = Send | Close | Joined | Acked | TablesAcked | Superseded | Trouble
 ReceiverInstruction = Send | Close | ApplyTables | Following
+
+
+def has_slept(ticked_ms: int, now_ms: int, options: ReplicationOptions) -> bool:
+    """Whether this process stood still since its last tick: what the peer said meanwhile was not read yet, so its
+    silence proves nothing."""
+    return now_ms - ticked_ms > options.housekeeping_interval_ms // 2

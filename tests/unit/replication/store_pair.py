@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.message import Message
 from penstock.replication import ALL_IN_SYNC, HaClient, HaServer, Outcome, Proposal, ReplicationOptions
 from penstock.runtime import Runtime
-from penstock.store import FlushMode, MessageStore, StoreOptions
+from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 
 SMALL = StoreOptions(
@@ -147,7 +147,8 @@ class Node:
     def append(self, first: int, count: int = 1, size: int = 100) -> int:
         """Messages as a broker appends them; how far the log reaches then."""
         for number in range(first, first + count):
-            self.store.append_group([self.store.request(message(number, size), number % 2)])
+            request = self.store.request(message(number, size), number % 2)
+            self.store.append_group([request], durability=Durability.MEMORY)
             self.server.appended()
         return self.store.log.max_offset
 

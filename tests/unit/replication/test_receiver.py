@@ -112,10 +112,19 @@ def test_an_empty_log_takes_any_start() -> None:
 def test_a_silent_master_is_left() -> None:
     receiver = classic(MemoryLog(b"abc"))
     got(receiver, frame(3, b""), now_ms=1_000)
-    assert not any(isinstance(step, Close) for step in receiver.handle(Tick(), 21_000))
+    for now_ms in range(1_000, 21_001, 1_000):
+        assert not any(isinstance(step, Close) for step in receiver.handle(Tick(), now_ms))
     assert closed(receiver.handle(Tick(), 21_001))
     assert receiver.is_closed
     assert got(receiver, frame(3, b"d")) == []
+
+
+@pytest.mark.fault("F2", "F9")
+def test_an_own_pause_is_no_silence_of_the_master() -> None:
+    receiver = classic(MemoryLog(b"abc"))
+    for pause_end_ms in (60_000, 120_000):
+        steps = receiver.handle(Tick(), pause_end_ms)
+        assert not any(isinstance(step, Close) for step in steps), "what the master said is not read yet"
 
 
 @pytest.mark.abuse("A1")
