@@ -26,7 +26,7 @@ from penstock.metadata.fastjson import dump_pretty
 from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
 from penstock.metadata.topic_table import TopicConfig, TopicTable
 from penstock.runtime import Runtime
-from penstock.store import FlushMode, MessageStore, StoreOptions
+from penstock.store import FlushMode, MessageStore, StoreOptions, epochs
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.consume_queue import Entry
 from penstock.store.key_index import IndexHeader
@@ -491,6 +491,14 @@ def test_manifest_fields_of_the_page() -> None:
     rows = re.findall(r"^\| (`.+?`) \|", page.partition("\n## ")[0], re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert named == list(json.loads(GOLDEN["manifest"].split(b"\n")[0]))
+
+
+def test_epoch_file() -> None:
+    lines = GOLDEN["epoch-file"].split(b"\n")
+    entries = b"".join(line + b"\n" for line in lines[2:])
+    assert lines[:2] == [b"2", b"%d" % (zlib.crc32(entries) & 0x7FFFFFFF)]
+    assert epochs.encode(((7, 7000), (8, 8000))) == GOLDEN["epoch-file"] + b"\n"
+    assert epochs.decode(GOLDEN["epoch-file"] + b"\n") == ((7, 7000), (8, 8000))
 
 
 @pytest.mark.fault("F7")
