@@ -567,14 +567,11 @@ class MessageStore:
                 with self._lock:
                     self.dispatcher.give_back(keys)
 
-    def delete_topics(self, topics: Iterable[str], log_end: int | None = None) -> list[str]:
-        """Delete the queues of topics; their messages stay in the log until retention takes them.
-
-        A replica is told where its master's log ended then: messages before that may still have to arrive.
-        """
+    def delete_topics(self, topics: Iterable[str]) -> list[str]:
+        """Delete the queues of topics; their messages stay in the log until retention takes them."""
         with self._lock:
-            self.gate.check_sound()
-            return self.queues.remove(frozenset(topics), self.log.max_offset if log_end is None else log_end)
+            self.gate.check_writable()
+            return self.queues.remove(frozenset(topics), self.log.max_offset)
 
     @property
     def deleted_topics(self) -> dict[str, int]:
