@@ -190,7 +190,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class AskElection:
-    """The set never had a master: ask to be it (1002)."""
+    """The set has no master that could act: ask for one (1002)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,13 +329,19 @@ class Membership:
             self._due_ms = now_ms + self._beat_interval_ms
             return [Register()]
         found: list[Instruction] = [Beat(self.acting_epoch)]
-        if self.view is not None and self.view.epoch == 0 == self.epoch:
-            found.append(AskElection())
-        return found
+        return [*found, AskElection()] if self._needs_election() else found
+
+    def _needs_election(self) -> bool:
+        """Whether nobody will be master unless somebody asks: there never was one, or it was this broker before its
+        start."""
+        if self.view is None or self.role is not Role.WAITING or self.view.epoch != self.epoch:
+            return False
+        return self.epoch == 0 or self.view.master_id == self.broker_id
 
     def _stop(self) -> list[Instruction]:
         epoch, was_registered = self.acting_epoch, self.is_registered
         self.role, self.acting_epoch, self.lease_until_ms = Role.STOPPED, 0, 0
+        self._is_proposing = False
         # In this order: the lease is given back by a process that acknowledges nothing any more.
         found: list[Instruction] = [StepDown(epoch)]
         return [*found, Beat(epoch, is_stopping=True)] if was_registered else found

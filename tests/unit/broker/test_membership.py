@@ -191,6 +191,8 @@ def test_an_epoch_is_never_led_twice() -> None:
     assert member.beaten(view(4, ME)) == []
     assert member.core.role is Role.WAITING
     assert member.core.acting_epoch == 0
+    member.now_ms += 500
+    assert member.tell(Tick()) == [Beat(0), AskElection()]
     assert member.beaten(view(5, ME))[0] == Lead(5, frozenset((ME,)), 1)
 
 
