@@ -312,6 +312,7 @@ class Broker:
         options, runtime, clock = self.options, self._runtime, self._runtime.clock
         flusher = self._flusher = LoopFlusher(store)
         writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
+        publications.replicated = writer.replicated
         delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
         retention = RetentionGroups(self.offsets, store)
@@ -348,7 +349,7 @@ class Broker:
         for processor in processors:
             processor.register(self._table)
         self._place = self._make_place(store, writer, flusher, pulls, delay)
-        if isinstance(self._place, CoordinatedMember):
+        if isinstance(self._place, CoordinatedMember | ClassicMaster):
             self._place.register(self._table)
         for code in self._table.codes:
             handler = self._table.find(code)
@@ -385,6 +386,7 @@ class Broker:
                 self._services,
                 self.topics,
                 self._tables,
+                self.leases,
                 self.registration,
             )
             return CoordinatedMember(

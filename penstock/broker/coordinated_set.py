@@ -2,7 +2,8 @@
 
     prepare   topics that only the log knows get a config, the table's version says the new epoch, and a publication
               that the master before had begun is finished
-    lead      id 0 in every answer and at every name server; delays, publications and retention run
+    lead      id 0 in every answer and at every name server; delays, publications and retention run; partition leases
+              begin with a time in which only those go on who hold one
     follow    the set's own id instead; name servers are told
     rest      what only a master does has ended
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from penstock.broker.delay import DelayService
 from penstock.broker.master_services import MasterServices
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.processors.pull import PullProcessor
 from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
@@ -70,6 +72,7 @@ class MemberParts:
     services: MasterServices
     topics: Topics
     tables: SideTables
+    leases: PartitionLeases
     registration: Registration
 
 
@@ -148,6 +151,8 @@ class CoordinatedMember:
         parts.pulls.has_slaves = lambda: replicas.has_replicas
         parts.delay.confirmed_offset = lambda: replicas.confirm_offset
         parts.publications.confirmed = replicas.confirmed
+        parts.leases.is_sure = lambda: replicas.waits.lapsed() is None
+        parts.leases.prove = parts.tables.prove
         await replicas.start()
 
     async def stop(self) -> None:
@@ -165,6 +170,8 @@ class CoordinatedMember:
         await self._parts.services.recover()
 
     def lead(self) -> None:
+        # The master before may have leased queues, of which nobody has told this one.
+        self._parts.leases.begin(self._parts.topics.all())
         self._become(MASTER_ID)
         self._parts.services.start()
 

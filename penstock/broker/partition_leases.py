@@ -12,7 +12,9 @@ a claim.
 
 A broker that just started (or just became master) knows no leases, but their holders do. For one lease it grants
 nothing of the topics that were there before, except to whoever says by a refresh that it holds it. Connections do not
-matter: one that drops may be the network's doing, and its client may be reading on what it has.
+matter: one that drops may be the network's doing, and its client may be reading on what it has. A master that cannot
+be sure that it is still master grants nothing before all its replicas have answered it (`prove`): its successor
+counts on what it granted being over.
 
 While a queue is leased, others of the group can neither pull it nor commit its offset (`check`); a commit by one who
 slept through the end of its lease would set the group back. Groups without leases are not touched. The number of
@@ -21,7 +23,7 @@ leases is limited (A14). Time is monotonic. Owned by the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.broker.options import BrokerOptions
@@ -58,6 +60,9 @@ class PartitionLeases:
         self._clock = clock
         self._groups: dict[str, dict[Place, _Lease]] = {}
         self._count = 0
+        # In a set: whether nobody else can be master at this moment, and how that is found out otherwise.
+        self.is_sure: Callable[[], bool] = lambda: True
+        self.prove: Callable[[], Awaitable[None]] | None = None
         self._grace_topics: frozenset[str] = frozenset()
         self._grace_until_ms = 0
 

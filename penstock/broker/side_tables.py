@@ -122,12 +122,15 @@ class SideTables:
         server = self._server
         if server is None or server.tracker is None:
             return
-        delays = self._delays.progress()
         has_changes = self._dirty_topics or self._dirty_groups or self._dirty_offsets
-        if has_changes or delays.offsets != self._told_delays:
-            self._told_delays = delays.offsets
-            server.send_tables(self._changes(delays))
-            self._forget()
+        if has_changes or self._delays.progress().offsets != self._told_delays:
+            self._send_to(server)
+
+    def _send_to(self, server: HaServer) -> None:
+        delays = self._delays.progress()
+        self._told_delays = delays.offsets
+        server.send_tables(self._changes(delays))
+        self._forget()
 
     def _changes(self, delays: DelayOffsetTable) -> bytes:
         topics, groups = self._topics.all(), self._groups.snapshot()
@@ -175,6 +178,13 @@ class SideTables:
         """Whether others than this broker could be elected, and so have to know what a client is told."""
         tracker = None if self._server is None else self._server.tracker
         return tracker is None or not tracker.is_alone
+
+    async def prove(self) -> None:
+        """Wait until every member of the sync-state set has answered, from now on: then nobody was elected before
+        that, as whoever is elected answers an older master no more. Raises RequestError where they do not."""
+        if self.must_wait and self._server is not None:
+            self._send_to(self._server)
+        await self.replicated()
 
     async def replicated(self) -> None:
         """Wait until every member of the sync-state set has all changes so far. Raises RequestError if that fails:

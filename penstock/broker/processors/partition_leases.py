@@ -1,12 +1,9 @@
-"""Partition leases (9026, 9027, 9028). Queues that the broker does not have are refused, held by nobody.
-
-`is_open` says whether this broker may grant: a master whose own lease ran out grants nothing, because its successor
-counts on what it granted being over. Owned by the event loop.
-"""
+"""Partition leases (9026, 9027, 9028). Queues that the broker does not have are refused, held by nobody; a broker
+that is not master grants nothing. Owned by the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from penstock.broker.groups import Groups
 from penstock.broker.options import BrokerOptions
@@ -21,23 +18,20 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable
 
+# One of the methods of `PartitionLeases`.
+Ask = Callable[[str, str, list[MessageQueue]], LeaseOutcome]
+
 
 class PartitionLeasesProcessor:
     """Grants, renews and frees leases for consumers."""
 
     def __init__(
-        self,
-        options: BrokerOptions,
-        topics: Topics,
-        groups: Groups,
-        leases: PartitionLeases,
-        is_open: Callable[[], bool] = lambda: True,
+        self, options: BrokerOptions, topics: Topics, groups: Groups, leases: PartitionLeases
     ) -> None:
         self._options = options
         self._topics = topics
         self._groups = groups
         self._leases = leases
-        self._is_open = is_open
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -48,10 +42,14 @@ class PartitionLeasesProcessor:
         table.register(RequestCode.REFRESH_PARTITION, self.handle_refresh_partition)
         table.register(RequestCode.RELEASE_PARTITION, self.handle_release_partition)
 
-    def handle_claim_partition(self, connection: Connection, command: Command) -> Command:
+    def handle_claim_partition(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
         return self._grant(command, self._leases.claim)
 
-    def handle_refresh_partition(self, connection: Connection, command: Command) -> Command:
+    def handle_refresh_partition(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
         return self._grant(command, self._leases.refresh)
 
     def handle_release_partition(self, connection: Connection, command: Command) -> Command:
@@ -59,18 +57,31 @@ class PartitionLeasesProcessor:
         self._leases.release(request.group, request.client_id, request.queues)
         return command.answer()
 
-    def _grant(
-        self, command: Command, ask: Callable[[str, str, list[MessageQueue]], LeaseOutcome]
-    ) -> Command:
+    def _grant(self, command: Command, ask: Ask) -> Command | Awaitable[Command]:
         request = read_body(command, LeaseRequestBody.decode)
         check_client_id(request.client_id)
+        self._check_master()
         self._groups.require(request.group)
-        if self._options.broker_id or not self._is_open():
+        if self._leases.is_sure() or self._leases.prove is None:
+            return self._answer(command, request, ask)
+        return self._grant_surely(command, request, ask, self._leases.prove)
+
+    async def _grant_surely(
+        self, command: Command, request: LeaseRequestBody, ask: Ask, prove: Callable[[], Awaitable[None]]
+    ) -> Command:
+        await prove()
+        self._check_master()
+        return self._answer(command, request, ask)
+
+    def _check_master(self) -> None:
+        if self._options.broker_id:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"{self._options.broker_name} with id {self._options.broker_id} is not a master that may grant",
+                f"{self._options.broker_name} with id {self._options.broker_id} is not the master",
                 "ask the master, which the route names",
             )
+
+    def _answer(self, command: Command, request: LeaseRequestBody, ask: Ask) -> Command:
         wanted = [queue for queue in request.queues if self._has(queue)]
         outcome = ask(request.group, request.client_id, wanted)
         unknown = tuple(LeasedElsewhere(queue) for queue in request.queues if not self._has(queue))

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import LeaseOutcome, PartitionLeases
+from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.errors import CodecError, RequestError
+from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.bodies.balance import (
     HOLDER_FIELD,
@@ -263,3 +266,52 @@ def test_a_slave_grants_nothing() -> None:
 def test_what_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(CodecError):
         LeaseRequestBody.decode(body)
+
+
+def test_a_master_that_is_not_sure_asks_its_replicas_first(clock: ManualClock) -> None:
+    class Everything:
+        """Topics and groups in which everything is there."""
+
+        def get(self, topic: str) -> TopicConfig:
+            return TopicConfig(topic)
+
+        def require(self, group: str) -> None:
+            return None
+
+    leases = PartitionLeases(OPTIONS, clock)
+    options = replace(OPTIONS, broker_name="b-a")
+    everything: Any = Everything()
+    processor = PartitionLeasesProcessor(options, everything, everything, leases)
+    request = Command(RequestCode.CLAIM_PARTITION, body=LeaseRequestBody("a", "g", (Q0,)).encode())
+    connection: Any = None
+    asked: list[str] = []
+
+    async def prove() -> None:
+        asked.append("replicas")
+        if len(asked) > 1:
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker stopped being master")
+
+    async def claim() -> Command:
+        answer = processor.handle_claim_partition(connection, request)
+        return answer if isinstance(answer, Command) else await answer
+
+    leases.prove = prove
+    assert asyncio.run(claim()).code == 0
+    assert asked == []
+    leases.is_sure = lambda: False
+    assert asyncio.run(claim()).code == 0
+    assert asked == ["replicas"]
+    with pytest.raises(RequestError, match="stopped being master"):
+        asyncio.run(claim())
+    # Stopped while it was waiting for them.
+    asked.clear()
+    waiting = processor.handle_claim_partition(connection, request)
+    processor.reconfigure(replace(options, broker_id=1))
+    assert not isinstance(waiting, Command)
+    assert waiting is not None
+
+    async def go_on() -> None:
+        await waiting
+
+    with pytest.raises(RequestError, match="not the master"):
+        asyncio.run(go_on())
