@@ -18,6 +18,10 @@ from penstock.broker.slave import Slave
 from penstock.broker.slave_tables import SlaveTables
 from penstock.broker.writing import MessageWriter
 from penstock.errors import ConnectError
+from penstock.protocol.bodies.running import HAConnectionRuntimeInfo, HARuntimeInfo
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection, ProcessorTable
 from penstock.replication import HaClient, HaServer
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
@@ -56,6 +60,29 @@ class ClassicMaster:
     @property
     def ha_port(self) -> int:
         return self.server.address[1]
+
+    def register(self, table: ProcessorTable) -> None:
+        """Who follows is known here; called when every other handler is there."""
+        table.wrap(RequestCode.GET_BROKER_HA_STATUS, lambda handler: self.handle_ha_status)
+
+    def handle_ha_status(self, connection: Connection, command: Command) -> Command:
+        slaves = self.server.replicas()
+        status = HARuntimeInfo(
+            is_master=True,
+            master_commit_log_max_offset=self._store.log.max_offset,
+            in_sync_slave_nums=sum(slave.is_in_sync for slave in slaves),
+            connections=tuple(
+                HAConnectionRuntimeInfo(
+                    addr=slave.address,
+                    slave_ack_offset=slave.acked_offset,
+                    diff=slave.behind_bytes,
+                    in_sync=slave.is_in_sync,
+                    transfer_from_where=slave.acked_offset,
+                )
+                for slave in slaves
+            ),
+        )
+        return command.answer(body=status.encode())
 
     async def start(self) -> None:
         try:

@@ -108,6 +108,8 @@ class Publications:
         self.on_step: Callable[[str], None] = _no_step
         # Returns when whoever could be master next has the log up to a position.
         self.confirmed: Callable[[int], Awaitable[None]] = _no_replicas
+        # The same for replicas that sends wait for; raises where that is not known in the end.
+        self.replicated: Callable[[int], Awaitable[None]] = _no_replicas
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -165,11 +167,15 @@ class Publications:
                 raise _being_stopped()
             last = self.published.last(query)
             if last is not None and batch <= last.batch:
-                return _repeated(query, batch, last)
-            try:
-                return await self._publish(query, batch, self._parse(handles), flusher)
-            finally:
-                self._copying = None
+                outcome = _repeated(query, batch, last)
+            else:
+                try:
+                    outcome = await self._publish(query, batch, self._parse(handles), flusher)
+                finally:
+                    self._copying = None
+        # Also a repetition waits: the first one may have ended without knowing.
+        await self.replicated(self._store.log.max_offset)
+        return outcome
 
     def _parse(self, handles: Sequence[str]) -> tuple[Handle, ...]:
         limits = self._options

@@ -365,6 +365,33 @@ class MessageWriter:
             remark=f"stored, but not known to be on disk after {self.timeout_ms} ms; the disk is slow or stuck",
         )
 
+    async def replicated(self, end: int) -> None:
+        """Wait until replicas have the log up to `end`, if messages wait for them here. Raises RequestError if nobody
+        knows in the end, or if nothing may be acknowledged."""
+        replicas = self.replicas
+        if replicas is None:
+            return
+        outcome = Outcome.REPLICATED
+        if replicas.waits:
+            reached: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            replicas.appended()
+
+            def settle(found: Outcome) -> None:
+                if not reached.done():
+                    reached.set_result(found)
+
+            replicas.when_replicated(end, None, settle)
+            outcome = await reached
+        lapsed = replicas.lapsed()
+        if lapsed is not None:
+            raise UnknownOutcomeError(lapsed.code, lapsed.message, lapsed.hint)
+        if outcome is not Outcome.REPLICATED:
+            raise UnknownOutcomeError(
+                ResponseCode.FLUSH_SLAVE_TIMEOUT,
+                "it is stored, but not known to be on enough replicas",
+                "the same request again waits for them again",
+            )
+
     async def drain(self, timeout_ms: int) -> None:
         """Wait until everything that waits was answered, or the time is over."""
         if not self._flow.waiting:

@@ -16,12 +16,14 @@ from penstock.broker.classic_set import ClassicMaster
 from penstock.broker.options import BrokerRole
 from penstock.broker.replica_waits import ClassicReplicas, ReplicaWait, replication_options
 from penstock.errors import RequestError
+from penstock.protocol.bodies.running import HARuntimeInfo
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.replication import Outcome
 from penstock.store import Durability, FlushMode
 from tests.unit.broker.running_broker import STORE, Bench, batch_item, properties, run, running, send_fields
+from tests.unit.broker.staged import item, publish, shown, staged
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 TWO: dict[str, Any] = {"role": "sync", "in_sync_replicas": 2, "slave_timeout_ms": 300}
@@ -328,5 +330,43 @@ def test_what_is_needed_follows_the_options(tmp_path: Path) -> None:
             alone = ClassicReplicas(place.server, replace(options, in_sync_replicas=1), is_sync=True)
             assert not alone.waits  # RocketMQ's default: a synchronous master that waits for nobody
             assert alone.refusal(None) is None
+
+    run(scenario)
+
+
+def test_a_publication_is_answered_when_the_slave_has_it_also_when_it_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with master(tmp_path, **TWO) as bench:
+            slave = await HandSlave.connect(bench, first=0)
+            handle = await staged(bench.client, [item(number) for number in range(5)])
+            for _ in range(2):
+                answer = await publish(bench.client, "query", 1, [handle])
+                assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+                assert answer.fields["penstockOutcome"] == "unknown"
+            slave.ack(slave.end)
+            assert (await publish(bench.client, "query", 1, [handle])).code == 0
+            assert len(shown(bench)) == 5  # once, whatever was asked how often
+            await slave.close()
+
+    run(scenario)
+
+
+def test_the_status_names_slaves_and_how_far_they_are(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with master(tmp_path) as bench:
+            slave = await HandSlave.connect(bench, first=0)
+            await send(bench)
+            slave.is_acking = True
+            await send(bench, "replicated")
+            answer = await bench.client.call(RequestCode.GET_BROKER_HA_STATUS)
+            status = HARuntimeInfo.decode(answer.body)
+            end = bench.broker.store.log.max_offset
+            assert (status.is_master, status.master_commit_log_max_offset) == (True, end)
+            assert status.in_sync_slave_nums == 1
+            (found,) = status.connections
+            assert (found.slave_ack_offset, found.diff, found.in_sync) == (end, 0, True)
+            await slave.close()
 
     run(scenario)
