@@ -3,7 +3,9 @@
 Rules. There are sets only while this coordinator leads, under one term; a new term begins with new ones, read from
 the store. Each set's instructions are carried out in the order in which they came; a result that comes after the
 lead was lost is dropped, and so are the requests that wait for it. Broker names are unique over clusters, because
-RocketMQ's requests name a set by its broker name alone. Owned by the coordinator's event loop.
+RocketMQ's requests name a set by its broker name alone. A coordinator that was stopped or starved for a while has not
+listened meanwhile: silence and leases that ran out in that time say nothing, and it waits anew before it elects.
+Owned by the coordinator's event loop.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from penstock.runtime import Clock
 
 _LOG = logging.getLogger("penstock.coordinator")
 LOAD_RETRY_S = 0.5
+# Leases are looked at far more often than this; a longer gap means that nothing was heard in it.
+STALL_MS = 500
 
 
 class BrokerSets:
@@ -72,6 +76,7 @@ class BrokerSets:
         self._last_token = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._unreadable: set[str] = set()
+        self._awake_ms = 0
         self.elections = 0
 
     # -- leading ---------------------------------------------------------------------------------------------
@@ -80,10 +85,12 @@ class BrokerSets:
         """Begin a term: read every set and claim it."""
         self.rest()
         self._term = term
+        self._awake_ms = self._now()
         self._start(self._load(term))
 
     def resume(self) -> None:
-        """The lead was uncertain for a while, and is not any more."""
+        """Nothing was heard for a while: the lead was uncertain, or this process did not run."""
+        self._awake_ms = self._now()
         for one in list(self._sets.values()):
             self._carry_out(one, one.resume(self._now()))
 
@@ -221,6 +228,7 @@ class BrokerSets:
 
     def beat(self, name: SetName, beat: Beat, *, is_sure: bool) -> Answer:
         """A broker reports."""
+        self._notice_stall()
         one = self._sets.get(name)
         if one is None:
             code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
@@ -235,16 +243,27 @@ class BrokerSets:
         return answer
 
     def dropped(self, connection: int) -> None:
+        self._notice_stall()
         for one in list(self._sets.values()):
             self._carry_out(one, one.dropped(connection, self._now()))
 
     def tick(self) -> None:
-        """Leases end by time alone."""
+        """Leases end by time alone. Called every 50 ms or so while this coordinator leads."""
+        self._notice_stall()
         now_ms = self._now()
         for one in list(self._sets.values()):
             instructions = one.tick(now_ms)
             if instructions:
                 self._carry_out(one, instructions)
+
+    def _notice_stall(self) -> None:
+        now_ms = self._now()
+        if now_ms - self._awake_ms > STALL_MS:
+            _LOG.warning(
+                "this coordinator did not run for %d ms; leases are waited for", now_ms - self._awake_ms
+            )
+            self.resume()
+        self._awake_ms = now_ms
 
     # -- instructions ----------------------------------------------------------------------------------------
 
