@@ -17,6 +17,7 @@ from penstock.errors import (
     MessageError,
     MessageTooLargeError,
     OptionError,
+    PenstockError,
     PropertiesTooLargeError,
     RouteNotFoundError,
     SendFailedError,
@@ -326,6 +327,45 @@ def test_a_busy_broker_is_tried_again_when_it_says():
         assert asyncio.get_running_loop().time() - refusals[0] >= 0.19
 
     run(scenario)
+
+
+def test_a_send_waits_for_a_master_and_finds_it_where_it_is_now():
+    """Failover: the master is gone, for a while only a replica is in the route, then that is the master."""
+
+    async def scenario(fake, producer):
+        old, new = fake.brokers
+        new.name = old.name
+        fake.add_topic("T", 2, brokers=(old,))
+        await producer.send("T", b"before")
+        await old.stop()
+        new.broker_id = 1
+        fake.add_topic("T", 2, brokers=(new,))
+        new.behave = lambda _, request: request.answer(2, "[REJECTREQUEST]is a slave")
+        waiting = asyncio.ensure_future(producer.send("T", b"during"))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        new.broker_id = 0
+        fake.add_topic("T", 2, brokers=(new,))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()  # elected, and not acting as master yet
+        new.behave = None
+        result = await waiting
+        assert [body for _, _, body, _ in new.stored] == [b"during"]
+        assert result.attempts > 3
+
+    run(scenario, brokers=2)
+
+
+def test_a_send_without_retries_waits_for_nobody():
+    async def scenario(fake, producer):
+        await producer.send("T", b"before")
+        await fake.brokers[0].stop()
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(PenstockError):
+            await producer.send("T", b"x")
+        assert asyncio.get_running_loop().time() - started < 2
+
+    run(scenario, retries=0)
 
 
 def test_a_keyed_message_waits_for_its_broker_instead_of_trying_it_in_a_rush():

@@ -186,3 +186,42 @@ def test_the_messages_of_a_batch_have_their_own_results():
         batch[3]
     inner = BatchResult(read_result(answer(msgId="ONE"), "1", "T", "a"), ["1", "2"])
     assert [r.offset_msg_id for r in inner] == ["", ""]
+
+
+# -- while there is no master --------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_master_uses_up_no_attempt_and_asks_for_the_route():
+    send = attempts(2, wait_until_ms=1_000)
+    for now_ms in (0, 500, 999):
+        assert send.absent(ConnectError("nobody there"), now_ms) is Verdict.RETRY
+        assert send.route_is_stale
+    assert (send.count, send.absences, send.number) == (0, 3, 4)
+    assert send.absent(ConnectError("nobody there"), 1_000) is Verdict.RETRY  # the first attempt that counts
+    assert send.absent(ConnectError("nobody there"), 1_000) is Verdict.GIVE_UP
+    assert isinstance(send.error(), SendFailedError)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14])
+@pytest.mark.parametrize("remark", ["[REJECTREQUEST]is a slave", "[IN_SYNC_REPLICAS_NOT_ENOUGH]2"])
+def test_a_broker_that_says_not_here_is_no_attempt_while_there_is_time(code, remark):
+    send = attempts(1, wait_until_ms=1_000)
+    send.choose(QUEUES)
+    assert send.refused(refuse(code, remark, penstockRetryAfterMs="70"), 999) is Verdict.RETRY
+    assert (send.absences, send.retry_after_ms, send.route_is_stale) == (1, 70, True)
+    assert send.refused(refuse(code, remark), 1_000) is Verdict.GIVE_UP
+
+
+def test_an_unknown_outcome_is_an_attempt_whatever_its_remark():
+    send = attempts(1, wait_until_ms=1_000)
+    send.choose(QUEUES)
+    answer = refuse(14, "[REJECTREQUEST]not sure", penstockOutcome="unknown")
+    assert send.refused(answer, 0) is Verdict.GIVE_UP
+    assert isinstance(send.error(), SendUnknownError)
+
+
+def test_a_broker_that_did_not_answer_may_have_been_replaced():
+    send = attempts()
+    send.choose(QUEUES)
+    assert send.lost(CallTimeoutError("no answer")) is Verdict.RETRY
+    assert send.route_is_stale
