@@ -235,6 +235,8 @@ class HaServer:
         """Send a change of the side tables, already made here, to every replica; its sequence number."""
         if self.tracker is None:
             raise StoreRoleError("this node is not master", "send side tables from the master")
+        if self._snapshot is None:
+            raise OptionError("there is no snapshot of the side tables", "give HaServer one to send them")
         if len(body) > self._options.tables_bytes_max:
             raise OptionError(f"side tables of {len(body)} bytes", "raise replication.tables_bytes_max")
         sequence = self.tracker.next_tables()
@@ -306,9 +308,9 @@ class HaServer:
             if other is not link and other.replica_id == step.replica_id:
                 other.abort(f"replica {step.replica_id} has connected again")
         link.replica_id = step.replica_id
-        self.tracker.joined(
-            step.replica_id, self.now_ms(), is_learner=step.is_learner, has_tables=step.has_tables
-        )
+        # Without a snapshot there are no tables, and nobody has to have them.
+        has_tables = step.has_tables and self._snapshot is not None
+        self.tracker.joined(step.replica_id, self.now_ms(), is_learner=step.is_learner, has_tables=has_tables)
 
     def lost(self, link: _ReplicaLink) -> None:
         if link in self._links:

@@ -74,6 +74,7 @@ class Node:
         mode: FlushMode = FlushMode.ASYNC,
         classic: bool = False,
         background: bool = False,
+        has_tables: bool = True,
         store_options: StoreOptions = SMALL,
     ) -> None:
         self.node_id = node_id
@@ -101,7 +102,7 @@ class Node:
             self.runtime,
             own_id=node_id,
             epochs=self.epochs,
-            snapshot=lambda: self.tables,
+            snapshot=(lambda: self.tables) if has_tables else None,
             on_proposal=self._proposed,
             on_superseded=self.superseded_by.append,
         )

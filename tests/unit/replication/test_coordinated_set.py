@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import StoreRoleError
+from penstock.errors import OptionError, StoreRoleError
 from penstock.replication import Outcome
 from penstock.store import FlushMode
 from tests.unit.replication.store_pair import QUICK, Node, bodies, log_bytes, message, until
@@ -280,6 +280,21 @@ def test_side_tables_reach_every_member_in_order(tmp_path: Path) -> None:
         one.server.when_tables_replicated(sequence, done.append)
         await until(lambda: len(done) == 2)
         await until(lambda: two.applied[-1] == b"all at 4")
+        await stop(two, one)
+
+    asyncio.run(scene())
+
+
+def test_a_master_without_side_tables_waits_for_none(tmp_path: Path) -> None:
+    async def scene() -> None:
+        one = await Node(tmp_path / "node1", 1, has_tables=False).start()
+        two = await Node(tmp_path / "node2", 2).start()
+        await one.lead(1)
+        await two.follow(one.address, 1)
+        await until(lambda: in_sync(one, 1, 2))
+        assert two.applied == []
+        with pytest.raises(OptionError):
+            one.server.send_tables(b"x")
         await stop(two, one)
 
     asyncio.run(scene())
