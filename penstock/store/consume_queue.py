@@ -220,6 +220,10 @@ class ConsumeQueue:
                 return end, entry.position
         return end, -1
 
+    def show_all(self) -> None:
+        """Count from the first entry that has a place in a file again, whether or not its record is there."""
+        self.min_offset = self.first_offset
+
     def hide_from(self, end: int) -> None:
         """Show nothing from an offset on; the files follow with `cut_to`. The tail is empty."""
         self.state.restart(end, self.state.max_phy)

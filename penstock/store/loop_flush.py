@@ -73,6 +73,8 @@ class LoopFlusher:
             callback(flusher.failure)
         elif flusher.flushed_offset >= position:
             callback(None)
+        elif self._store.log.cuts and position > self._store.log.max_offset:
+            callback(flusher.was_cut(position))
         elif self._loop is None:
             callback(StoreClosedError("group commit is not running", "call start first"))
         else:

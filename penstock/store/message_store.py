@@ -469,6 +469,10 @@ class MessageStore:
         the log ends now."""
         return self._truncation.run(None) if self.gate.is_replica else self.log.max_offset
 
+    def start_over(self, position: int) -> None:
+        """Forget what queues and index remember of a log that is lost; a new one begins here."""
+        self._truncation.start_over(position)
+
     def show_more(self) -> None:
         """Show what may be seen by now. The caller holds the lock."""
         self._announce()

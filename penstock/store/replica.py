@@ -100,6 +100,8 @@ class ReplicaSide:
     def append(self, data: bytes | memoryview, position: int) -> int:
         """Append a master's bytes at `position`, which is the log's end; where it is now."""
         store = self._store
+        if store.log.active is None and store.queues.max_phy >= 0:
+            store.start_over(position)
         with self._lock:
             store.gate.check_replica()
             was_empty = store.log.active is None

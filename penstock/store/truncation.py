@@ -52,7 +52,11 @@ class Truncation:
             store.gate.check_sound()
             if not store.gate.is_replica:
                 raise StoreRoleError("only a replica's log may be cut", "call replica_mode(True) first")
-            position = store.replica_side.whole_end() if position is None else position
+            if position is None:
+                # An empty log has no end to cut, wherever it is to begin.
+                position = store.replica_side.whole_end() if store.log.active else store.log.max_offset
+                if position == store.log.max_offset:
+                    return position
             if not store.log.min_offset <= position <= store.log.max_offset:
                 raise LogPositionError(
                     f"the log cannot be cut at {position}: it has {store.log.min_offset} to {store.log.max_offset}"
@@ -60,6 +64,23 @@ class Truncation:
             if position < store.log.max_offset:
                 self._cut(position)
             return position
+
+    def start_over(self, position: int) -> None:
+        """The log is empty and begins at `position`: what queues and index remember of another one behind it goes.
+
+        They are there where a replica has lost its log. Their entries would pass for those of the records to come.
+        """
+        store = self._store
+        with store.keeper.working, store.flusher.pausing(), store.index.lock, self._lock:
+            if store.log.active is not None or position % store.log.segment_size:
+                return
+            store.log.first_base = position
+            store.queues.manifest.log_start = position
+            for queue in store.queues:
+                queue.show_all()
+            self._cut(position)
+            for queue in store.queues:
+                queue.correct_min(position)
 
     def _cut(self, position: int) -> None:
         store = self._store

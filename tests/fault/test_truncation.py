@@ -87,6 +87,7 @@ def test_a_log_may_be_cut_at_every_boundary(
             store = open_store(tmp_path / "copy", options, replica=True)
         assert store.log.max_offset == position
         assert store.findings.all() == []
+    stores.enter_context(store)
     copy(branches.new, store)
     store.flush()
     check_copy(store, branches.new, branches.new.log.max_offset)
@@ -458,3 +459,35 @@ def test_a_cut_that_fails_stops_the_store_and_a_restart_finishes_it(
     assert [finding.kind for finding in again.findings.all()] == ["interrupted cut"]
     check_copy(again, branches.new, branches.fork)
     assert again.log.max_offset == branches.fork
+
+
+@pytest.mark.fault("F7")
+def test_a_replica_whose_log_is_lost_begins_anew_where_its_master_says(
+    tmp_path: Path, stores: ExitStack, branches: Branches
+) -> None:
+    """Queues remember positions that are gone: that keeps an empty log neither from stopping nor from following."""
+    store = open_store(tmp_path, ASYNC, replica=True)
+    copy(branches.old, store)
+    store.close()
+    shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "commitlog").mkdir()
+    store = open_store(tmp_path, ASYNC, replica=True)
+    assert store.log.max_offset == 0
+    assert store.cut_tail() == 0
+    store.close()
+    assert not (tmp_path / "abort").exists()
+    expected = [record for record in records(branches.old) if record[0] >= SEGMENT]
+    store = open_store(tmp_path, ASYNC, replica=True)
+    copy(branches.old, store, begin=SEGMENT, end=2 * SEGMENT)
+    for crash in (True, False, False):
+        assert records(store) == [record for record in expected if record[1] <= 2 * SEGMENT]
+        if crash:
+            store.abandon()
+        else:
+            store.close()
+        store = open_store(tmp_path, ASYNC, replica=True)
+        assert store.findings.all() == []
+    stores.enter_context(store)
+    copy(branches.old, store)
+    assert records(store) == expected
+    assert store.reader.query("orders", "k30")

@@ -147,6 +147,8 @@ def test_a_sync_that_began_before_a_cut_promises_nothing_behind_it(tmp_path: Pat
                 assert outcome[ends[2]] is None
                 assert isinstance(outcome[ends[28]], LogPositionError)
                 assert isinstance(outcome[ends[29]], LogPositionError)
+                with pytest.raises(LogPositionError):
+                    await asyncio.wait_for(flusher.flushed(ends[29]), 20)
                 store.replica_mode(False)
                 again = append(store, b"again")
                 await asyncio.wait_for(flusher.flushed(again), 20)
