@@ -80,6 +80,10 @@ check: $(DEPS_STAMP) ## Lint, format, types and import directions
 bench: setup ## Measure the store against raw writes, syncs and reads of the same run
 	@$(PY) -m benchmarks.store $(ARGS)
 
+.PHONY: bench-failover
+bench-failover: setup ## Kill the master of a coordinated set again and again, and time the next acknowledged send
+	@$(PY) -m benchmarks.failover $(ARGS)
+
 .PHONY: bench-wire
 bench-wire: setup ## Measure the broker against RocketMQ, Redis and NATS with a cheap client
 	@$(PY) -m benchmarks.wire $(ARGS)
