@@ -89,6 +89,7 @@ class HaServer:
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._links: set[_ReplicaLink] = set()
         self._connections = 0
+        self._is_waking = False
         self.tracker: AckTracker | None = None
         # The epoch in which this node is master, 0 where it is none or a classic one.
         self.epoch = 0
@@ -216,11 +217,19 @@ class HaServer:
     # -- for the broker --------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log has grown, or more of it is on disk."""
-        if self.tracker is not None and (self._links or self.tracker.waiting):
+        """The log has grown, or more of it is on disk. Cheap: one round serves all calls before it."""
+        if self._is_waking or self.tracker is None:
+            return
+        if self._links or self.tracker.waiting:
+            self._is_waking = True
+            self.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        if self.tracker is not None:
             self.tracker.stored()
-            for link in self._links:
-                link.schedule()
+            for link in list(self._links):
+                link.pump()
 
     def when_replicated(
         self, position: int, need: int, callback: Callback, timeout_ms: int | None = None
