@@ -423,7 +423,9 @@ class Membership:
             return []
         if isinstance(event, Proposed):
             if self._is_proposing:
-                return []
+                # The answer to the one before is still out, though a beat has told of its outcome. This one is never
+                # sent; whoever made it must know, or would wait for its answer for ever.
+                return [Forget(is_certain=True)]
             self._is_proposing = True
             return [Propose(self.epoch, event.members, event.set_epoch)]
         if event.epoch != self.epoch:

@@ -302,7 +302,8 @@ def test_a_master_proposes_one_change_at_a_time() -> None:
     member = master(1)
     both = frozenset((1, 2))
     assert member.tell(Proposed(both, 1)) == [Propose(1, both, 1)]
-    assert member.tell(Proposed(frozenset((1, 3)), 1)) == []
+    # Found by simulation, seed 3577: the tracker would wait for ever for an answer to what was never sent.
+    assert member.tell(Proposed(frozenset((1, 3)), 1)) == [Forget(is_certain=True)]
     assert member.tell(Altered(1, both, 2)) == [Decide(both, 2)]
     assert member.tell(Proposed(frozenset((1,)), 2)) == [Propose(1, frozenset((1,)), 2)]
 
