@@ -28,7 +28,7 @@ out the instructions and reports back; `tick` is called often (every 50 ms), as 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from penstock.coordinator import set_rules
@@ -37,7 +37,9 @@ from penstock.coordinator.set_messages import (
     AlterSyncSet,
     Answer,
     ApplyId,
+    Asked,
     Beat,
+    Change,
     Clean,
     Deposed,
     Elect,
@@ -67,25 +69,6 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that is not decided yet. `token` is None where nobody waits for an answer."""
-
-    token: object
-    request: Request
-    expires_ms: int
-    # A write for it was sent, and nobody knows what became of it.
-    is_uncertain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A write under way, and what it is to grant."""
-
-    record: SetRecord | None
-    asked: _Asked | None
-
-
 class ReplicaSet:
     """See the module's text."""
 
@@ -101,10 +84,10 @@ class ReplicaSet:
         self.elections = 0
         self._policy = policy
         self._version: int | None = None
-        self._change: _Change | None = None
+        self._change: Change | None = None
         self.is_claimed = False
-        self._waiting: deque[_Asked] = deque()
-        self._designation: _Asked | None = None
+        self._waiting: deque[Asked] = deque()
+        self._designation: Asked | None = None
         # Until when a master that was just elected may still be on its way to act as one.
         self._promotion_until_ms = 0
         self._retry_ms = 0
@@ -130,7 +113,7 @@ class ReplicaSet:
         if record.term > self.term:
             return self._end(record.term)
         self.phase = Phase.CLAIMING
-        self._change = _Change(replace(record, term=self.term), None)
+        self._change = Change(replace(record, term=self.term), None)
         return [Write(self.path, self._change.record, version)]
 
     def written(self, version: int | None, now_ms: int) -> list[Instruction]:
@@ -177,7 +160,7 @@ class ReplicaSet:
             found += self._answer(change.asked, ResponseCode.SERVICE_NOT_AVAILABLE, why)
         return found + self._go_on(now_ms)
 
-    def _take_change(self) -> _Change:
+    def _take_change(self) -> Change:
         change, self._change = self._change, None
         if change is None:
             raise AssertionError("broken invariant: a write is reported that nobody asked for")
@@ -193,7 +176,7 @@ class ReplicaSet:
 
     def submit(self, token: object, request: Request, now_ms: int, expires_ms: int) -> list[Instruction]:
         """A request; its `Answer` may come at once or later, or never if it expires while it waits."""
-        asked = _Asked(token, request, expires_ms)
+        asked = Asked(token, request, expires_ms)
         if self.phase is Phase.READY and not self._waiting:
             return self._decide(asked, now_ms)
         if self.phase is Phase.ENDED:
@@ -215,7 +198,7 @@ class ReplicaSet:
                 found += self._decide(asked, now_ms)
         return found + self.tick(now_ms)
 
-    def _decide(self, asked: _Asked, now_ms: int) -> list[Instruction]:
+    def _decide(self, asked: Asked, now_ms: int) -> list[Instruction]:
         if isinstance(asked.request, Elect) and self._makes_room(asked, asked.request, now_ms):
             return []
         decision = self._judge(asked.request, now_ms)
@@ -278,7 +261,7 @@ class ReplicaSet:
             is_unclean_allowed=self._policy.is_unclean_allowed,
         )
 
-    def _makes_room(self, asked: _Asked, request: Elect, now_ms: int) -> bool:
+    def _makes_room(self, asked: Asked, request: Elect, now_ms: int) -> bool:
         """Whether a designated broker has to wait until the master's lease, extended no more, has run out."""
         record = self.record
         if (
@@ -294,7 +277,7 @@ class ReplicaSet:
         self._designation = asked
         return True
 
-    def _granted(self, asked: _Asked, now_ms: int) -> None:
+    def _granted(self, asked: Asked, now_ms: int) -> None:
         """What a request that was granted means besides the record."""
         request = asked.request
         if isinstance(request, Register) and request.incarnation > 0:
@@ -315,7 +298,7 @@ class ReplicaSet:
 
     def beat(self, token: object, beat: Beat, now_ms: int, *, is_sure: bool) -> list[Instruction]:
         """A broker reports. `is_sure`: this coordinator surely leads at this moment."""
-        asked = _Asked(token, Elect(beat.broker_id), now_ms)
+        asked = Asked(token, Elect(beat.broker_id), now_ms)
         if self.phase is Phase.ENDED:
             return self._refuse(asked)
         record, member = self.record, self.members.get(beat.broker_id)
@@ -419,17 +402,17 @@ class ReplicaSet:
         there = sorted(self.members.alive(now_ms).values(), key=lambda one: one.broker_id)
         return [Notify(record, tuple((one.broker_id, one.connection) for one in there))]
 
-    def _write(self, record: SetRecord | None, asked: _Asked | None) -> list[Instruction]:
+    def _write(self, record: SetRecord | None, asked: Asked | None) -> list[Instruction]:
         self.phase = Phase.WRITING
-        self._change = _Change(None if record is None else replace(record, term=self.term), asked)
+        self._change = Change(None if record is None else replace(record, term=self.term), asked)
         return [Write(self.path, self._change.record, self._version)]
 
-    def _answer(self, asked: _Asked, code: int, remark: str = "", *, lease_ms: int = 0) -> list[Instruction]:
+    def _answer(self, asked: Asked, code: int, remark: str = "", *, lease_ms: int = 0) -> list[Instruction]:
         if asked.token is None:
             return []
         return [Answer(asked.token, int(code), remark, self.record, lease_ms)]
 
-    def _refuse(self, asked: _Asked) -> list[Instruction]:
+    def _refuse(self, asked: Asked) -> list[Instruction]:
         """Another coordinator leads. What may have been carried out is not called refused: a master would stop
         counting members that it proposed and that may have been let in."""
         if asked.is_uncertain:

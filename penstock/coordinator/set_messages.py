@@ -136,3 +136,24 @@ class Deposed:
 
 
 Instruction = Write | Read | Answer | Notify | Deposed
+
+# -- inside a set ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that is not decided yet. `token` is None where nobody waits for an answer."""
+
+    token: object
+    request: Request
+    expires_ms: int
+    # A write for it was sent, and nobody knows what became of it.
+    is_uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A write under way, and what it is to grant."""
+
+    record: SetRecord | None
+    asked: Asked | None
