@@ -1,8 +1,8 @@
 """Thousands of frames that are almost right, at a real name server and a real broker, while others work there.
 
-    FRAMES=100000 SEED=7 pytest tests/abuse/test_mutated_frames.py -s
+    FRAMES=1000000 SEED=7 pytest tests/abuse/test_mutated_frames.py -s
 
-Without `FRAMES` as many as fit into some twenty seconds of a quiet machine with two cores.
+Without `FRAMES` a hundred thousand, about a minute of a quiet machine with two cores.
 
 What must hold: neither process ends or logs an exception, every request is answered and nothing else closes a
 connection than what has to; what the processes hold afterwards is what they held before (I16); a producer and a
@@ -36,7 +36,7 @@ from tests.abuse.mutation import Mutator
 from tests.abuse.observed import Facts, Observed
 from tests.abuse.storm import Storm, Target
 
-FRAMES = int(os.environ.get("FRAMES") or 40_000)
+FRAMES = int(os.environ.get("FRAMES") or 100_000)
 SEED = int(os.environ.get("SEED") or 20261116)
 # Part of the frames that goes to the broker, and part after which what is held is held for good.
 TO_BROKER, WARM_UP = 0.55, 0.25
