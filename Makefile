@@ -16,6 +16,9 @@ PYTHON ?=
 JOBS ?= 2
 # Rounds of `make crash`.
 ROUNDS ?= 1000
+# Length and seed of `make chaos`; without a seed, another one each time.
+MINUTES ?= 5
+SEED ?=
 # More options for pytest: make test ARGS='-k recovery -x'
 ARGS ?=
 
@@ -43,7 +46,7 @@ help: ## Print this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'Variables: JOBS=2  ROUNDS=1000  ARGS="-k name"  PYTHON=python3.12'
+	@echo 'Variables: JOBS=2  ROUNDS=1000  MINUTES=5  SEED=n  ARGS="-k name"  PYTHON=python3.12'
 
 .PHONY: demo
 demo: setup ## Show what Penstock does, with figures: about two minutes, everything in build/demo
@@ -100,6 +103,11 @@ bench-kafka: setup ## Measure Spark reading Penstock beside Spark reading Kafka 
 crash: setup ## Kill writers at random moments for ROUNDS=n rounds and check what survives
 	@PENSTOCK_CRASH_ROUNDS=$(ROUNDS) PENSTOCK_EXPECT=compiled \
 	    $(PY) -m pytest tests/fault -k crash --timeout=0 $(ARGS)
+
+.PHONY: chaos
+chaos: setup ## Break a whole cluster at random under load for MINUTES=n, by SEED=n, and check what it promised (needs Java)
+	@PENSTOCK_CHAOS_S=$$(( $(MINUTES) * 60 )) PENSTOCK_CHAOS_SEED=$(SEED) PENSTOCK_EXPECT=compiled \
+	    $(PY) -m pytest tests/fault/test_cluster_chaos.py -s -rs $(ARGS)
 
 .PHONY: format
 format: $(DEPS_STAMP) ## Rewrite the sources the way `make check` wants them

@@ -100,9 +100,11 @@ class _Link:
 
 
 class CuttingProxy:
-    """Give clients `address`; connections go to `target`, which may be set once the server is known."""
+    """Give clients `address`; connections go to `target`, which may be set once the server is known. `listen`: where
+    the proxy itself is; port 0 takes a free one."""
 
-    def __init__(self) -> None:
+    def __init__(self, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self._listen = listen
         self.loop = asyncio.new_event_loop()
         self.links: set[_Link] = set()
         self.target = ("127.0.0.1", 0)
@@ -164,8 +166,8 @@ class CuttingProxy:
         return self
 
     async def _start(self) -> None:
-        self._server = await self.loop.create_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await self.loop.create_server(self._accept, *self._listen)
+        self.address = f"{self._listen[0]}:{self._server.sockets[0].getsockname()[1]}"
 
     def _accept(self) -> _Side:
         link = _Link(self)

@@ -1,0 +1,168 @@
+"""A whole cluster of real processes: a set of three brokers, two name servers, two coordinators, three ZooKeepers.
+
+Every broker has a loopback address of its own, which is the one that it tells: there, proxies stand before its port
+and its port for replicas. It reaches the coordinators over proxies of its own, and so does each coordinator the
+ZooKeeper servers. So a broker, or a coordinator's way to its metadata, is cut off without touching anybody else;
+only a replica's own way to its master stays open, which is cut at the master. What the tests themselves ask goes to
+the processes directly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import penstock
+from penstock.errors import PenstockError
+from penstock.protocol.bodies.controller import ReplicasInfo
+from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
+from tests.fault.broker_set import NAME, BrokerSet
+from tests.fault.cutting_proxy import CuttingProxy
+from tests.fault.server_processes import ServerProcess, broker, free_port, name_server
+
+REVIVE_S = 90.0
+CALM_S = 120.0
+
+
+@dataclass
+class Cluster:
+    """The processes, and the proxies around each broker and before each coordinator's ZooKeeper."""
+
+    zookeeper: ZooKeeperEnsemble
+    names: list[ServerProcess]
+    coordinators: list[ServerProcess]
+    brokers: list[ServerProcess]
+    around: dict[ServerProcess, list[CuttingProxy]]
+
+    @property
+    def name_servers(self) -> str:
+        return ";".join(one.address for one in self.names)
+
+    @property
+    def coordinator_addresses(self) -> str:
+        return ";".join(one.address for one in self.coordinators)
+
+    @property
+    def servers(self) -> list[ServerProcess]:
+        return [*self.names, *self.coordinators, *self.brokers]
+
+    def info(self) -> ReplicasInfo | None:
+        """What a coordinator says of the set; None while none says anything."""
+        for one in self.coordinators:
+            try:
+                found = BrokerSet(self.names[0], one, self.brokers).info()
+            except (PenstockError, AssertionError):
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def master(self) -> ServerProcess | None:
+        """Who is master, if a coordinator says so."""
+        found = self.info()
+        if found is None or not found.master_address:
+            return None
+        port = int(found.master_address.rpartition(":")[2])
+        return next(one for one in self.brokers if one.port == port)
+
+    def wait_calm(self) -> ServerProcess:
+        """Wait until all brokers are in sync and one of them is master."""
+        self.zookeeper.wait_serving(len(self.zookeeper.servers))
+        deadline = time.monotonic() + CALM_S
+        while True:
+            found = self.info()
+            master = self.master()
+            in_sync = sum(one.alive for one in found.in_sync) if found is not None else 0
+            if master is not None and in_sync == len(self.brokers):
+                return master
+            assert time.monotonic() < deadline, f"the set does not come together again: {found}"
+            time.sleep(0.2)
+
+    def logs(self) -> dict[ServerProcess, bytes]:
+        """The logs of dead brokers."""
+        reader = BrokerSet(self.names[0], self.coordinators[0], self.brokers)
+        return {one: reader.log_of(one) for one in self.brokers}
+
+
+def revive(server: ServerProcess) -> None:
+    """Start it. A coordinator that does not reach ZooKeeper ends by itself, and is started again."""
+    deadline = time.monotonic() + REVIVE_S
+    while True:
+        try:
+            server.start()
+            return
+        except AssertionError:
+            server.put_down()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """All of it, with a topic's worth of calm: everybody is in sync."""
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(zookeeper_servers(folder / "zookeeper", count=3))
+
+        def proxy(target: str, listen: tuple[str, int] = ("127.0.0.1", 0)) -> CuttingProxy:
+            found = stack.enter_context(CuttingProxy(listen))
+            found.forward_to(target)
+            return found
+
+        around: dict[ServerProcess, list[CuttingProxy]] = {}
+        names = [name_server(folder / f"nameserver-{number}") for number in (1, 2)]
+        coordinators = []
+        for number in (1, 2):
+            ways = [proxy(server.address) for server in zookeeper.servers]
+            metadata = "zookeeper:" + ",".join(way.address for way in ways)
+            one = ServerProcess("coordinator", folder / f"coordinator-{number}", "--metadata", metadata)
+            coordinators.append(one)
+            around[one] = ways
+        brokers = []
+        for number in (1, 2, 3):
+            ways = [proxy(one.address) for one in coordinators]
+            host, ha_port = f"127.0.0.{10 + number}", free_port()
+            settings = (
+                *("--name", NAME, "--advertise", host, "--set", f"broker.ha_port={ha_port}"),
+                *("--set", "broker.coordinators=" + ";".join(way.address for way in ways)),
+            )
+            node = broker(
+                folder / f"broker-{number}", ";".join(n.address for n in names), *settings, flush="async"
+            )
+            brokers.append(node)
+            ways += [proxy(f"127.0.0.1:{port}", (host, port)) for port in (node.port, ha_port)]
+            around[node] = ways
+        found = Cluster(zookeeper, names, coordinators, brokers, around)
+        try:
+            for (
+                server
+            ) in found.servers:  # one after the other: on a busy machine all at once is nobody in time
+                revive(server)
+            found.wait_calm()
+            yield found
+            for server in found.servers:
+                assert "Traceback" not in server.complaints(), server.complaints()[-8_000:]
+        except BaseException as error:
+            for server in found.servers:
+                text = server.complaints()[-3_000:]
+                error.add_note(f"standard error of {server.log.parent.name} {server.port}:\n{text}")
+            raise
+        finally:
+            for server in found.servers:
+                server.put_down()
+
+
+def make_topic(found: Cluster, topic: str, queues: int) -> None:
+    """Routes come a moment after the master."""
+    deadline = time.monotonic() + CALM_S
+    with penstock.Admin(found.name_servers) as admin:
+        while True:
+            try:
+                admin.create_topic(topic, queues=queues)
+                return
+            except PenstockError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
