@@ -59,6 +59,7 @@ from penstock.broker.side_tables import SideTables
 from penstock.broker.slave_tables import SlaveTables
 from penstock.broker.staging import Staging
 from penstock.broker.statistics import Statistics
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, StoreClosedError
@@ -317,7 +318,9 @@ class Broker:
         delay.load()
         retention = RetentionGroups(self.offsets, store)
         if options.coordinators:
-            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay)
+            journal = TableJournal(runtime.disk, self._config)
+            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, journal)
+            self._tables.recover()
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(delay, publications, retention, flusher, clean_ms)
         pulls = self._pulls = PullProcessor(
@@ -552,3 +555,6 @@ class Broker:
         await self.topics.stop()
         await self.groups.stop()
         await self.offsets.stop()
+        if self._tables is not None:
+            savers = (self.topics.saver, self.groups.saver, self.offsets.saver)
+            self._tables.close(is_saved=all(saver.is_clean for saver in savers))

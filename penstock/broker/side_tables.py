@@ -28,8 +28,9 @@ import logging
 from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import Topics
-from penstock.errors import RequestError
+from penstock.errors import CodecError, RequestError, StoreError
 from penstock.metadata.fastjson import JsonObject, loads
 from penstock.metadata.group_table import SubscriptionGroupTable
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
@@ -54,7 +55,9 @@ class SideTables:
         groups: Groups,
         offsets: ConsumerOffsets,
         delays: DelayService,
+        journal: TableJournal,
     ) -> None:
+        self._journal = journal
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -129,7 +132,12 @@ class SideTables:
     def _send_to(self, server: HaServer) -> None:
         delays = self._delays.progress()
         self._told_delays = delays.offsets
-        server.send_tables(self._changes(delays))
+        body = self._changes(delays)
+        try:
+            self._journal.append(body, self.snapshot)
+        except StoreError as error:
+            _LOG.error("a change of the tables is not kept for a restart: %s", error)
+        server.send_tables(body)
         self._forget()
 
     def _changes(self, delays: DelayOffsetTable) -> bytes:
@@ -211,7 +219,31 @@ class SideTables:
     # -- replica's side --------------------------------------------------------------------------------------
 
     def apply(self, data: bytes) -> None:
-        """Take over what a master sent. Raises CodecError for what cannot be read."""
+        """Take over what a master sent, and keep it. Raises CodecError for what cannot be read, StoreError for what
+        cannot be kept."""
+        self._take_over(data)
+        self._journal.append(data, self.snapshot)
+
+    # -- start and end ---------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """At the start, when the tables are read: what their files have not got yet, the journal has."""
+        for body in self._journal.read():
+            try:
+                self._take_over(body)
+            except CodecError as error:
+                _LOG.error("a change in the journal of the tables cannot be read: %s", error)
+                break
+        self._journal.begin(self.snapshot())
+
+    def close(self, *, is_saved: bool) -> None:
+        """At the end; `is_saved`: the tables' own files have everything."""
+        if is_saved:
+            self._journal.remove()
+        else:
+            self._journal.close()
+
+    def _take_over(self, data: bytes) -> None:
         fields = JsonFields(
             loads(data, source="side tables", max_bytes=_BODY_BYTES_MAX, max_loose=0), "side tables"
         )

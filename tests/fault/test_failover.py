@@ -170,12 +170,16 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: 
 @pytest.mark.timeout(120)
 def test_a_set_of_which_everybody_was_killed_comes_back_with_everything(tmp_path: Path) -> None:
     with ready(tmp_path) as found:
+        with penstock.Admin(found.names.address) as admin:
+            admin.create_group(GROUP)
         with Sends(found.names.address) as sends:
             time.sleep(1.0)
+            assert commit(found.master(), 7).code == 0
             found.kill_all()
         for node in found.brokers:
             node.start()
         found.wait(3)
+        assert committed_soon(found.master()) == 7
         assert sends.acknowledged
         consume_all(found.names.address, sends.bodies)
         found.assert_equal_logs()

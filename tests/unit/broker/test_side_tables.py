@@ -15,14 +15,15 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.side_tables import SideTables
 from penstock.broker.statistics import Statistics
+from penstock.broker.table_journal import FILE_NAME, TableJournal
 from penstock.broker.topics import SCHEDULE_TOPIC, Topics
 from penstock.broker.writing import MessageWriter
-from penstock.errors import CodecError, RequestError
+from penstock.errors import CodecError, RequestError, StoreError
 from penstock.message import Message
 from penstock.metadata.offset_table import DelayOffsetTable
 from penstock.metadata.topic_table import TopicConfig
 from penstock.replication import HaServer, ReplicationOptions
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, SystemDisk
 from penstock.store import MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.loop_flush import LoopFlusher
@@ -51,9 +52,15 @@ class Node:
         writer = MessageWriter(self.store, flusher, flow, Statistics(clock, "c"), clock)
         self.delays = DelayService(options, self.store, writer, flusher, runtime, config)
         self.delays.load()
-        self.tables = SideTables(self.store, self.topics, self.groups, self.offsets, self.delays)
+        self.journal = TableJournal(runtime.disk, config)
+        self.tables = SideTables(
+            self.store, self.topics, self.groups, self.offsets, self.delays, self.journal
+        )
+        self.tables.recover()
         epochs = EpochFile.open(runtime.disk, folder / "epochs", self.store.log.max_offset)
-        self.server = HaServer(self.store, ReplicationOptions(), runtime, own_id=1, epochs=epochs)
+        self.server = HaServer(
+            self.store, ReplicationOptions(), runtime, own_id=1, epochs=epochs, snapshot=self.tables.snapshot
+        )
 
     def must_wait(self) -> bool:
         return self.tables.must_wait
@@ -101,6 +108,7 @@ def run(pair: tuple[Node, Node], scenario: Callable[[], object]) -> None:
     finally:
         for node in pair:
             node.tables.step_down()
+            node.tables.close(is_saved=False)
             node.store.close()
 
 
@@ -234,6 +242,79 @@ def test_a_deleted_topic_takes_its_queues_along_and_a_new_one_of_its_name_begins
         for node in pair:
             assert [one.body for one in node.store.read("orders", 0, 0)] == [b"new"]
         assert replica.state() == master.state()
+
+    run(pair, scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+def test_a_killed_broker_has_what_it_sent_or_acknowledged(pair: tuple[Node, Node], tmp_path: Path) -> None:
+    """No table's own file was written."""
+    master, replica = pair
+
+    def scenario() -> None:
+        master.lead()
+        sent = master.taken()
+        replica.tables.apply(master.tables.snapshot())
+        master.topics.update(TopicConfig("orders", 4, 4))
+        master.offsets.commit("workers", "orders", 2, 17)
+        master.tables.send()
+        master.offsets.commit("workers", "orders", 2, 18)
+        master.tables.send()
+        for body in sent:
+            replica.tables.apply(body)
+
+    run(pair, scenario)
+    for name in ("master", "replica"):
+        assert not list((tmp_path / name / "config").glob("*.json"))
+        again = Node(tmp_path / name, replica=True)
+        assert again.offsets.query("workers", "orders", 2) == 18
+        assert again.topics.get("orders") == TopicConfig("orders", 4, 4)
+        again.tables.close(is_saved=True)
+        again.store.close()
+        assert not (tmp_path / name / "config" / FILE_NAME).exists()
+
+
+@pytest.mark.fault("F5")
+def test_a_torn_end_of_the_journal_takes_nothing_else_along(tmp_path: Path) -> None:
+    journal = TableJournal(SystemDisk(), tmp_path)
+    journal.begin(b"all")
+    journal.append(b"first", lambda: b"never")
+    journal.append(b"second", lambda: b"never")
+    journal.close()
+    whole = (tmp_path / FILE_NAME).read_bytes()
+    assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first", b"second"]
+    last = len(whole) - len(b"second") - 8
+    for size in range(last, len(whole)):
+        (tmp_path / FILE_NAME).write_bytes(whole[:size])
+        assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first"]
+    (tmp_path / FILE_NAME).write_bytes(whole[:-1] + b"?")
+    assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first"]
+
+
+def test_a_long_journal_begins_anew_with_everything(tmp_path: Path) -> None:
+    journal = TableJournal(SystemDisk(), tmp_path, length_max=100)
+    journal.begin(b"all")
+    for number in range(50):
+        journal.append(b"change %d" % number, lambda: b"all of it")
+    journal.close()
+    found = list(TableJournal(SystemDisk(), tmp_path).read())
+    assert found[0] == b"all of it"
+    assert found[-1] == b"change 49"
+    assert (tmp_path / FILE_NAME).stat().st_size <= 120
+
+
+@pytest.mark.fault("F4")
+def test_what_a_replica_cannot_keep_it_does_not_take(pair: tuple[Node, Node]) -> None:
+    master, replica = pair
+
+    def scenario() -> None:
+        def fail(*_: object) -> None:
+            raise StoreError("no space")
+
+        replica.journal.append = fail  # type: ignore[method-assign,assignment]
+        with pytest.raises(StoreError):  # the connection ends, nothing is acknowledged
+            replica.tables.apply(master.tables.snapshot())
 
     run(pair, scenario)
 
