@@ -84,6 +84,7 @@ class HaClient:
         if self._epochs is not None and self._epochs.entries:
             self.epoch = max(self.epoch, self._epochs.entries[-1][0])
         self._task = asyncio.get_running_loop().create_task(self._run(), name="penstock-replica")
+        _LOG.info("this node is a replica; its log ends at %d", self._log.max_offset)
 
     async def stop(self) -> None:
         """Let go of the master. The store stays in replica mode: whoever makes it a master ends that."""
@@ -93,6 +94,7 @@ class HaClient:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            _LOG.info("this node follows nobody any more; its log ends at %d", self._log.max_offset)
         if self._own_flusher is not None:
             self._own_flusher.stop()
             self._flusher = self._own_flusher = None

@@ -113,7 +113,12 @@ def test_source_files_that_pages_mention_exist() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "room"),
-    [("Inside the store", "store"), ("Inside the broker", "broker"), ("Inside a client", "client")],
+    [
+        ("Inside the store", "store"),
+        ("Inside the broker", "broker"),
+        ("Inside a client", "client"),
+        ("Inside replication", "replication"),
+    ],
 )
 def test_modules_named_in_the_architecture_exist(heading: str, room: str) -> None:
     """The tables name files relative to their room, and the classes that are in them."""

@@ -40,8 +40,8 @@ def test_a_slave_is_a_copy_of_its_master(tmp_path: Path) -> None:
         assert [found.body for found in slave.store.reader.query("T", "k7")] == [message(7).body]
         with pytest.raises(StoreRoleError):
             slave.store.append(message(1))
-        (status,) = master.server.replicas()
-        assert (status.behind_bytes, status.is_in_sync) == (0, True)
+        await until(lambda: [one.behind_bytes for one in master.server.replicas()] == [0])
+        assert master.server.replicas()[0].is_in_sync
         await slave.stop()
         await until(lambda: master.server.replicas() == [])
         await master.stop()
@@ -89,9 +89,11 @@ def test_an_empty_slave_begins_with_the_last_segment(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.seed("S1-46", "S1-47", "S1-53", "S1-54")
+@pytest.mark.seed("S1-46", "S1-47", "S1-53", "S1-54", "S1-72", "S1-84", "S1-85")
 @pytest.mark.fault("F1", "F3")
-def test_a_slave_comes_back_by_itself(tmp_path: Path) -> None:
+def test_a_slave_comes_back_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.replication")
+
     async def scene() -> None:
         master, slave = await classic_pair(tmp_path)
         master.append(0, 10)
@@ -103,6 +105,12 @@ def test_a_slave_comes_back_by_itself(tmp_path: Path) -> None:
         await until(lambda: same(master, slave))
         slave_path = slave.store.path
         await slave.stop(crash=True)
+        for said in (
+            "this node is a replica",
+            "the connection to the master is over",
+            "follows nobody any more",
+        ):
+            assert said in caplog.text
         master.append(20, 10)
         again = await Node(slave_path, classic=True).start()
         await again.follow(master.address)

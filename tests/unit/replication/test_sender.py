@@ -101,6 +101,16 @@ def test_joined_reports_count_as_the_last_of_them() -> None:
     assert sender.handle(Received(data[19:]), 0) == [Acked(5)]
 
 
+@pytest.mark.seed("S1-73", "S1-74", "S1-75", "S1-76", "S1-77")
+def test_a_report_counts_when_all_eight_bytes_are_there_and_any_byte_is_a_sign_of_life() -> None:
+    sender = classic(MemoryLog(LETTERS))
+    for at, byte in enumerate(encode_report(9)):
+        steps = sender.handle(Received(bytes([byte])), at * 10_000)
+        assert steps == ([Acked(9)] if at == 7 else [])
+        assert sender.handle(Tick(), at * 10_000) == []
+    assert sender._reader.kept_bytes == 0
+
+
 def test_room_bounds_what_is_sent_at_once() -> None:
     sender = classic(MemoryLog(bytes(64)))
     report(sender, 1)
