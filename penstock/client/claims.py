@@ -3,7 +3,8 @@
 Rules. A lease counts from the moment its request was sent, so it is over here before it is over at the broker. Where
 a broker refuses, it says who holds the queue (`refused`). In order, the queue lock of RocketMQ is asked for as well,
 after the lease and given back before it: brokers know by it that a group consumes in order. One call per broker, all
-at once; queues of a broker that does not answer are neither granted nor refused. Belongs to the consumer's loop.
+at once; queues of a broker that does not answer are neither granted nor refused, and its route is asked for again.
+Belongs to the consumer's loop.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class Claims:
                 answer = LeaseAnswerBody.decode(check(await self._ask(code, broker_name, wanted)).body)
             except PenstockError as error:
                 logger.info("leases of %s at %s: %s", self._group, broker_name, error)
+                await self._look_for_master(wanted[0].topic)
                 return
             if answer.lease_ms:
                 self.lease_ms = min(self.lease_ms, answer.lease_ms)
@@ -115,6 +117,14 @@ class Claims:
 
         await asyncio.gather(*(ask(name, wanted) for name, wanted in by_broker(queues).items()))
         return granted, refused
+
+    async def _look_for_master(self, topic: str) -> None:
+        """Another broker may be master by now, and lets a holder go on only for a while: the next attempt should find
+        it."""
+        try:
+            await self._instance.routes.refresh(topic)
+        except PenstockError as error:
+            logger.info("route of topic %s: %s", topic, error)
 
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Command:
         body = LeaseRequestBody(self._instance.client_id, self._group, tuple(queues))
