@@ -137,10 +137,15 @@ class Sender(ABC):
                 "has lost; nothing is sent to it. Empty its store, or let it be master",
                 steps,
             )
-        elif self.position < log.min_offset:
+        else:
+            self._check_start(steps)
+
+    def _check_start(self, steps: Steps) -> None:
+        """A replica that is too slow for retention, or was away too long, cannot be helped."""
+        if self.position < self._log.min_offset:
             self._trouble(
-                f"the replica needs the log from {asked} on, ours begins at {log.min_offset}: nothing is sent to it. "
-                "Empty its store, so that it begins anew",
+                f"the replica needs the log from {self.position} on, ours begins at {self._log.min_offset}: "
+                "nothing is sent to it. Empty its store, so that it begins anew",
                 steps,
             )
 
@@ -166,6 +171,7 @@ class Sender(ABC):
                 break
             body = self._log.slice_for_transfer(self.position, head[1])
             if body is None:
+                self._check_start(steps)
                 break
             size = len(body)
             if size < head[1]:

@@ -337,14 +337,15 @@ def test_without_a_word_a_connection_ends_on_both_sides(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.abuse("A14")
-def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
+@pytest.mark.abuse("A2", "A14")
+def test_too_many_connections_are_turned_away_and_silent_ones_closed(tmp_path: Path) -> None:
     async def scene() -> None:
         one = await Node(tmp_path, 1, options=replace(QUICK, connections_max=3)).start()
         await one.lead(1)
         pairs = [await asyncio.open_connection(*one.server.address) for _ in range(6)]
         await asyncio.sleep(0.1)
         assert len(one.server._links) == 3
+        await until(lambda: not one.server._links)
         for _, writer in pairs:
             writer.close()
         await one.stop()

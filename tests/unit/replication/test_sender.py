@@ -170,6 +170,18 @@ def test_a_slave_that_needs_what_is_deleted_is_sent_nothing() -> None:
     assert ready(sender, now_ms=5_000) == frame(10, b"")
 
 
+def test_a_slave_that_retention_has_overtaken_is_named_once() -> None:
+    log = MemoryLog(bytes(100))
+    sender = classic(log)
+    report(sender, 1)
+    ready(sender, room=1)
+    log.base, log.data = 64, log.data[64:]
+    steps = sender.handle(Ready(1_000), 0)
+    assert [type(step) for step in steps] == [Trouble]
+    assert "from 11 on" in steps[0].text
+    assert sender.handle(Ready(1_000), 0) == []
+
+
 @pytest.mark.abuse("A16")
 def test_reports_that_cannot_be_true_end_the_connection() -> None:
     for offsets in ([3, 14], [3, 13, 2], [-1]):
