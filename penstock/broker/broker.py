@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from penstock import _hot
 from penstock.broker.classic_set import ClassicMaster, ClassicSlave
@@ -34,6 +33,7 @@ from penstock.broker.message_ids import OffsetIds, UniqueIds
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
+from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, record_host
 from penstock.broker.processors.broker_admin import BrokerAdminProcessor
 from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
 from penstock.broker.processors.groups import GroupsProcessor
@@ -62,12 +62,11 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
-from penstock.errors import CodecError, StoreClosedError
+from penstock.errors import StoreClosedError
 from penstock.message import HostAddress
 from penstock.protocol.codes import RequestCode
 from penstock.remoting import (
     Connection,
-    FastPath,
     ProcessorTable,
     RemotingOptions,
     RemotingServer,
@@ -79,54 +78,8 @@ from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
 
 _LOG = logging.getLogger("penstock.broker")
-_EVERYWHERE = ("", "0.0.0.0", "::")
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 STOP_GRACE_MS = 1_000
-
-
-class Processor(Protocol):
-    """What answers requests."""
-
-    def register(self, table: ProcessorTable) -> None: ...
-
-
-class Reconfigurable(Protocol):
-    """What follows settings that change while the broker runs."""
-
-    def reconfigure(self, options: BrokerOptions) -> None: ...
-
-
-class FastPathSlot:
-    """Stands in for the compiled way until there is one: a server is made before the store is open."""
-
-    def __init__(self) -> None:
-        self.path: FastPath | None = None
-
-    def process(self, connection: Connection, data: bytes, start: int) -> int:
-        return start if self.path is None else self.path.process(connection, data, start)
-
-
-class Timers:
-    """Functions called at an interval, until stopped."""
-
-    def __init__(self) -> None:
-        self._handles: dict[int, asyncio.TimerHandle] = {}
-
-    def every(self, interval_ms: int, action: Callable[[], None]) -> None:
-        self._plan(len(self._handles), interval_ms, action)
-
-    def _plan(self, number: int, interval_ms: int, action: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._handles[number] = loop.call_later(interval_ms / 1000, self._run, number, interval_ms, action)
-
-    def _run(self, number: int, interval_ms: int, action: Callable[[], None]) -> None:
-        self._plan(number, interval_ms, action)
-        action()
-
-    def stop(self) -> None:
-        for handle in self._handles.values():
-            handle.cancel()
-        self._handles.clear()
 
 
 class Broker:
@@ -220,19 +173,7 @@ class Broker:
         return self._server.address
 
     def _store_host(self) -> HostAddress:
-        """The address in stored records. It has to be numeric; a name that clients are told cannot be in it."""
-        listening = self._listening()
-        for text in (
-            self.options.advertise(listening.ip, listening.port),
-            f"{listening.ip}:{listening.port}",
-        ):
-            try:
-                address = HostAddress.parse(text)
-            except CodecError:
-                continue
-            if address.ip not in _EVERYWHERE:
-                return address
-        return HostAddress("::1" if ":" in listening.ip else "127.0.0.1", listening.port)
+        return record_host(self.options, self._listening())
 
     @property
     def store(self) -> MessageStore:
@@ -455,6 +396,7 @@ class Broker:
     def _membership_processors(self, store: MessageStore) -> list[Processor]:
         options, topics, groups = self.options, self.topics, self.groups
         consumers, offsets, rates = self.consumers, self.offsets, self.statistics
+        clock = self._runtime.clock
         return [
             HeartbeatProcessor(options, topics, groups, consumers, self.producers),
             QueueLocksProcessor(options, topics, groups, self.locks),
@@ -463,15 +405,7 @@ class Broker:
             TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
             GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
             ConsumeStatsProcessor(
-                options,
-                topics,
-                groups,
-                consumers,
-                offsets,
-                store,
-                rates,
-                self._runtime.clock,
-                lambda: self.address,
+                *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: self.address)
             ),
             OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
         ]

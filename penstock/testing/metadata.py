@@ -186,7 +186,9 @@ class MemoryMetadata(MetadataStore):
     def expire(self) -> None:
         """The servers end the session, and say so. Not for a client that is cut off: it would not hear of it, and no
         server ends a session before its time."""
-        assert self._is_reached(), "a client that is cut off cannot be told; its session ends with its timeout"
+        assert self._is_reached(), (
+            "a client that is cut off cannot be told; its session ends with its timeout"
+        )
         self._ensemble.end_session(self._session)
         self._drop()
         self.notice()
