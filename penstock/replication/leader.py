@@ -13,28 +13,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
 
 from penstock.errors import ConnectError, OptionError, StoreRoleError
 from penstock.replication.acks import AckTracker, Proposal
 from penstock.replication.frames import Epoch
 from penstock.replication.options import ReplicationOptions
 from penstock.replication.port import EpochTable
+from penstock.replication.replica_link import ReplicaLink
 from penstock.replication.sender import ClassicSender, EpochSender, Sender
-from penstock.replication.steps import (
-    Acked,
-    Close,
-    Joined,
-    Ready,
-    Received,
-    Send,
-    SenderInstruction,
-    Superseded,
-    TablesAcked,
-    TablesChanged,
-    Tick,
-    Trouble,
-)
+from penstock.replication.steps import Joined, TablesChanged, Tick
 from penstock.replication.store_log import StoreLog
 from penstock.replication.waiting import Callback, Outcome
 from penstock.runtime import Runtime
@@ -87,7 +74,7 @@ class HaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._confirm_timer: asyncio.TimerHandle | None = None
-        self._links: set[_ReplicaLink] = set()
+        self._links: set[ReplicaLink] = set()
         self._connections = 0
         self._is_waking = False
         self.tracker: AckTracker | None = None
@@ -100,7 +87,7 @@ class HaServer:
         self._loop = asyncio.get_running_loop()
         try:
             self._listener = await self._runtime.network.listen(
-                lambda: _ReplicaLink(self), self._host, self._port
+                lambda: ReplicaLink(self), self._host, self._port
             )
         except OSError as error:
             raise ConnectError(
@@ -297,7 +284,7 @@ class HaServer:
     def send_buffer_bytes(self) -> int:
         return self._options.send_buffer_bytes
 
-    def opened(self, link: _ReplicaLink) -> Sender | None:
+    def opened(self, link: ReplicaLink) -> Sender | None:
         """The sender for a new connection, None if it is turned away."""
         if self.tracker is None or len(self._links) >= self._options.connections_max:
             return None
@@ -310,7 +297,7 @@ class HaServer:
         self.tracker.joined(link.replica_id, self.now_ms())
         return ClassicSender(self._log, self._options, self.now_ms())
 
-    def joined(self, link: _ReplicaLink, step: Joined) -> None:
+    def joined(self, link: ReplicaLink, step: Joined) -> None:
         if self.tracker is None:
             return
         for other in list(self._links):
@@ -321,7 +308,7 @@ class HaServer:
         has_tables = step.has_tables and self._snapshot is not None
         self.tracker.joined(step.replica_id, self.now_ms(), is_learner=step.is_learner, has_tables=has_tables)
 
-    def lost(self, link: _ReplicaLink) -> None:
+    def lost(self, link: ReplicaLink) -> None:
         if link in self._links:
             self._links.discard(link)
             if self.tracker is not None and link.replica_id >= 0:
@@ -358,119 +345,3 @@ class HaServer:
             proposal = tracker.review(now)
             if proposal is not None and not tracker.is_over:
                 self._on_proposal(proposal)
-
-
-class _ReplicaLink(asyncio.Protocol):
-    """One connection from a replica."""
-
-    def __init__(self, server: HaServer) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._is_paused = False
-        self._is_scheduled = False
-        self.sender: Sender
-        self.replica_id = -1
-        self.address = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.address = f"{peer[0]}:{peer[1]}"
-        self._transport.set_write_buffer_limits(self._server.send_buffer_bytes)
-        sender = self._server.opened(self)
-        if sender is None:
-            self._transport.abort()
-            self._transport = None
-        else:
-            self.sender = sender
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport is not None:
-            self.carry_out(self.sender.handle(Received(data), self._server.now_ms()))
-            self.pump()
-
-    def pause_writing(self) -> None:
-        self._is_paused = True
-
-    def resume_writing(self) -> None:
-        self._is_paused = False
-        self.schedule()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._transport is not None:
-            self._transport = None
-            self.sender.is_closed = True
-            self._server.lost(self)
-
-    def abort(self, reason: str) -> None:
-        """End the connection now; what waits in its buffer is not sent."""
-        if self._transport is not None:
-            _LOG.info(
-                "closing the connection from replica %s at %s: %s", self._shown, self.address, reason[:200]
-            )
-            transport, self._transport = self._transport, None
-            self.sender.is_closed = True
-            transport.abort()
-            self._server.lost(self)
-
-    @property
-    def _shown(self) -> str:
-        return str(self.replica_id) if self.replica_id >= 0 else "(unknown)"
-
-    def schedule(self) -> None:
-        """Send what there is once the caller is done."""
-        if not self._is_scheduled and not self._is_paused and self._transport is not None:
-            self._is_scheduled = True
-            self._server.loop.call_soon(self._scheduled)
-
-    def _scheduled(self) -> None:
-        self._is_scheduled = False
-        self.pump()
-
-    def pump(self) -> None:
-        """Send as much as the connection takes; the rest follows when it has room again."""
-        if self._is_paused or self._transport is None:
-            return
-        room = self._server.send_buffer_bytes - self._transport.get_write_buffer_size()
-        if room > 0:
-            now = self._server.now_ms()
-            did_send = self.carry_out(self.sender.handle(Ready(room), now))
-            if self._server.tracker is not None:
-                self._server.tracker.sent(self.replica_id, now)
-            if did_send and self.sender.has_more:
-                self.schedule()
-
-    def carry_out(self, steps: list[SenderInstruction]) -> bool:
-        """Do what the sender wants; whether something was sent."""
-        did_send = False
-        parts: list[bytes | memoryview] = []
-        server = self._server
-        for step in steps:
-            if isinstance(step, Send):
-                parts.extend(step.parts)
-                continue
-            did_send |= self._write(parts)
-            tracker = server.tracker
-            if isinstance(step, Close):
-                self.abort(step.reason)
-                break
-            if tracker is None or self._transport is None:
-                break
-            if isinstance(step, Acked):
-                tracker.acked(self.replica_id, step.offset, server.now_ms())
-            elif isinstance(step, TablesAcked):
-                tracker.tables_acked(self.replica_id, step.sequence)
-            elif isinstance(step, Joined):
-                server.joined(self, step)
-            elif isinstance(step, Superseded):
-                server.superseded(step.epoch)
-            elif isinstance(step, Trouble):
-                _LOG.error("replica %s at %s: %s", self._shown, self.address, step.text)
-        return self._write(parts) or did_send
-
-    def _write(self, parts: list[bytes | memoryview]) -> bool:
-        if not parts or self._transport is None:
-            return False
-        self._transport.writelines(parts)
-        parts.clear()
-        return True
