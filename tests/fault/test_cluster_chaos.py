@@ -105,7 +105,9 @@ def _told(history: ReplicatedHistory, seed: int, story: list[str], folder: Path)
                 print(name, delivery, file=file)
     counts = {outcome.value: len(history.of(outcome)) for outcome in Outcome}
     troubles = [
-        f"{send.serial} {send.kind}: {send.error}" for send in list(history.sends.values()) if send.error
+        f"{send.serial} {send.kind}: {send.error[:200]}"
+        for send in list(history.sends.values())
+        if send.error
     ]
     return "\n".join(
         [

@@ -50,15 +50,17 @@ class Cluster:
         return [*self.names, *self.coordinators, *self.brokers]
 
     def info(self) -> ReplicasInfo | None:
-        """What a coordinator says of the set; None while none says anything."""
+        """What the coordinators say of the set; None while none says anything. All may answer, and only the one that
+        leads knows who lives: the newest answer with most of the living counts."""
+        answers = []
         for one in self.coordinators:
             try:
                 found = BrokerSet(self.names[0], one, self.brokers).info()
             except (PenstockError, AssertionError):
                 continue
             if found is not None:
-                return found
-        return None
+                answers.append(found)
+        return max(answers, key=lambda one: (one.master_epoch, _living(one)), default=None)
 
     def master(self) -> ServerProcess | None:
         """Who is master, if a coordinator says so."""
@@ -75,8 +77,7 @@ class Cluster:
         while True:
             found = self.info()
             master = self.master()
-            in_sync = sum(one.alive for one in found.in_sync) if found is not None else 0
-            if master is not None and in_sync == len(self.brokers):
+            if master is not None and found is not None and _living(found) == len(self.brokers):
                 return master
             assert time.monotonic() < deadline, f"the set does not come together again: {found}"
             time.sleep(0.2)
@@ -85,6 +86,10 @@ class Cluster:
         """The logs of dead brokers."""
         reader = BrokerSet(self.names[0], self.coordinators[0], self.brokers)
         return {one: reader.log_of(one) for one in self.brokers}
+
+
+def _living(found: ReplicasInfo) -> int:
+    return sum(one.alive for one in found.in_sync)
 
 
 def revive(server: ServerProcess) -> None:
