@@ -65,6 +65,7 @@ EPOCHS = "epochFileCheckpoint"
 TICK_MS = 50
 TABLES_MS = 500
 STOP_BEAT_MS = 500
+RETRY_MS = 1_000
 # Beats that may be unanswered at the same time: one that is lost must not hold up those that renew the lease.
 BEATS_MAX = 4
 
@@ -361,10 +362,21 @@ class Replicas:
                     await self._lead(step)
                 else:
                     await self._follow(step)
-            except PenstockError as error:
-                _LOG.error("changing the role failed: %s", error)
-                if isinstance(step, Lead):
-                    self._handle(CannotLead(step.epoch))
+            except Exception as error:
+                if isinstance(error, PenstockError):
+                    _LOG.error("changing the role failed: %s", error)
+                else:
+                    _LOG.exception("changing the role failed")
+                await self._after_failure(step)
+
+    async def _after_failure(self, step: Lead | Follow) -> None:
+        """Who cannot lead lets somebody else; who cannot follow tries again, until it has something else to do."""
+        if isinstance(step, Lead):
+            self._handle(CannotLead(step.epoch))
+            return
+        await asyncio.sleep(RETRY_MS / 1000)
+        if self._roles.empty():
+            self._roles.put_nowait(step)
 
     async def _lead(self, step: Lead) -> None:
         membership, server = self.membership, self.server
