@@ -74,9 +74,10 @@ class OffsetsProcessor:
         return answer if self._tables is None or not self._tables.must_wait else self._once_safe(answer)
 
     async def _once_safe(self, answer: Command) -> Command:
-        """What a client is told of an offset, the next master has to know."""
+        """What a client is told of an offset, the next master has to know. Where this broker cannot be sure that it
+        still is master, its successor may know more already: then its replicas have to answer it first."""
         if self._tables is not None:
-            await self._tables.replicated()
+            await (self._tables.replicated() if self._leases.is_sure() else self._tables.prove())
         return answer
 
     def _query(self, command: Command) -> Command:
