@@ -30,7 +30,7 @@ COMMANDS = {
         "demo",
         "Send and receive, crash and recover, then a shop's orders through Spark, with figures.",
     ),
-    "explain": ("penstock.cli.explain", "explain", "Say who owns which queue of a group, and why."),
+    "explain": ("penstock.cli.explain", "explain", "Say why things are as they are."),
     "group": ("penstock.cli.group", "group", "List, describe and reset consumer groups."),
     "message": ("penstock.cli.message", "message", "Look up single messages."),
     "nameserver": ("penstock.cli.servers", "nameserver", "Run a name server."),

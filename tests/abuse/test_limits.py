@@ -32,9 +32,10 @@ ELSEWHERE = {
     "broker.sends_waiting_bytes_max": "tests/unit/broker/test_flow_control.py",
     "broker.relays_max": "tests/unit/broker/test_relay.py",
     "broker.relay_timeout_ms": "tests/unit/broker/test_relay.py",
+    "broker.partition_leases_max": "tests/unit/broker/test_partition_leases.py",
 }
 # Not what a peer does to a server.
-OTHERS = {"remoting.connect_timeout_ms", "broker.register_timeout_ms"}
+OTHERS = {"remoting.connect_timeout_ms", "broker.register_timeout_ms", "broker.slave_timeout_ms"}
 
 
 def limits() -> set[str]:
