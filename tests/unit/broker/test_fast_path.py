@@ -56,7 +56,13 @@ async def start(folder: Path, *, fast: bool, mode: FlushMode, runtime: Runtime |
 
 
 def store_options(mode: FlushMode) -> StoreOptions:
-    return small_options(segment_size_bytes=1 << 20, max_message_size_bytes=1 << 16, flush_mode=mode)
+    # No delayed message comes due while a test runs, however slowly: it would be stored anew, among the others.
+    return small_options(
+        segment_size_bytes=1 << 20,
+        max_message_size_bytes=1 << 16,
+        flush_mode=mode,
+        delay_levels=" ".join(["2h"] * 18),
+    )
 
 
 class Peer:
