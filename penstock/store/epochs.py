@@ -12,8 +12,9 @@ nothing. (RocketMQ refuses the newer one instead, and then counts its bytes as t
 would look the same.)
 
 Order of a change: the content before it goes to `.bak`, then the new content takes the file's place, each whole and
-synced. A file that cannot be read is answered by its `.bak`, which is one change older: it knows less of the newest
-epoch, so two logs are cut further back than they need to be, never less.
+synced. A file that cannot be read is answered by its `.bak`, which is one change older. That change may be an epoch
+whose bytes would then pass for those of the one before, and two logs that differ would look the same; so the `.bak`
+serves only a log that holds nothing of its last epoch, and with any other the store is not opened.
 
 The functions are pure. `EpochFile` belongs to one thread.
 """
@@ -157,11 +158,17 @@ class EpochFile:
     def open(disk: Disk, path: Path, log_end: int) -> EpochFile:
         """The entries of a log that ends at `log_end` after its recovery; none if there never was a file."""
         file = EpochFile(disk, path)
-        file._load()
+        problem = file._load()
+        if problem and file._entries and log_end > file._entries[-1].start:
+            raise StoreFormatError(
+                f"{problem}, and its backup may lack the epoch of the log's end",
+                "restore the file, or empty the store and let it copy the master's log anew",
+            )
         file._become(without_beyond(file._entries, log_end))
         return file
 
-    def _load(self) -> None:
+    def _load(self) -> str:
+        """Why the backup had to serve; empty if it did not."""
         problems = []
         for path in (self._path, self._backup):
             if not self._disk.exists(path) or not self._disk.size(path):
@@ -174,11 +181,13 @@ class EpochFile:
             if path == self._backup:
                 why = problems[0] if problems else f"{self._path.name} is missing or empty"
                 _LOG.warning("the epochs are those of %s: %s", path.name, why)
-            return
+                return why
+            return ""
         if problems:
             raise StoreFormatError(
                 "; ".join(problems), "restore one of the two files, or remove both and copy the log anew"
             )
+        return ""
 
     @property
     def entries(self) -> Epochs:
