@@ -53,8 +53,6 @@ from penstock.replication.steps import (
 )
 from penstock.replication.steps import Follow as FollowEpoch
 from penstock.replication.steps import Tick as ReplicationTick
-from penstock.replication.waiting import Outcome
-from penstock.store import Durability
 from penstock.testing.simulation.coordinator import SET, SimCoordinator
 from penstock.testing.simulation.judge import Judge
 from penstock.testing.simulation.leading import OPTIONS, Leading
@@ -118,7 +116,7 @@ class SimBroker(Process):
         self._next_try = 0.0
         self._is_syncing = False
         self._asking: set[type[object]] = set()
-        self._synced_waiters: list[tuple[int, Callable[[], None]]] = []
+        self.synced_waiters: list[tuple[int, Callable[[], None]]] = []
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class SimBroker(Process):
         self.log.bounded_at = 0
         self.connection = self._new_connection()
         self._asking.clear()
-        self._synced_waiters.clear()
+        self.synced_waiters.clear()
         self._is_syncing = False
         if not self.log.is_sync:
             self.log.sync(self.log.max_offset // 2)
@@ -362,7 +360,7 @@ class SimBroker(Process):
         if not peer.is_up or self.world.is_blocked(self.name, peer.name):
             return
         if self.log.is_sync and self.log.synced < self.log.max_offset:
-            self._sync_soon()
+            self.sync_soon()
             return
         here, there = connect(self, peer)
         receiver = EpochReceiver(
@@ -373,7 +371,7 @@ class SimBroker(Process):
         def data(piece: bytes) -> None:
             if self._receiver is receiver:
                 self._of_receiver(receiver.handle(Received(piece), self.now_ms()))
-                self._sync_soon()
+                self.sync_soon()
 
         def lost() -> None:
             if self._receiver is receiver:
@@ -418,9 +416,9 @@ class SimBroker(Process):
             self._of_receiver(self._receiver.handle(ReplicationTick(), self.now_ms()))
         else:
             self._connect()
-        self._sync_soon()
+        self.sync_soon()
 
-    def _sync_soon(self) -> None:
+    def sync_soon(self) -> None:
         """Under synchronous flush: have what is written on disk a little later, and then say so."""
         if not self.log.is_sync or self._is_syncing or self.log.synced >= self.log.max_offset:
             return
@@ -434,13 +432,13 @@ class SimBroker(Process):
                 self._of_receiver(self._receiver.handle(Stored(), self.now_ms()))
             if self.leading is not None:
                 self.leading.appended()
-            waiting, self._synced_waiters = self._synced_waiters, []
+            waiting, self.synced_waiters = self.synced_waiters, []
             for position, action in waiting:
                 if position <= self.log.synced:
                     action()
                 else:
-                    self._synced_waiters.append((position, action))
-            self._sync_soon()
+                    self.synced_waiters.append((position, action))
+            self.sync_soon()
 
         self.timer(self.world.chance.random() * SYNC_MS, synced)
 
@@ -449,62 +447,6 @@ class SimBroker(Process):
             proposal = self.leading.review()
             if proposal is not None:
                 self.handle(Proposed(proposal.members, proposal.set_epoch))
-
-    # -- clients ---------------------------------------------------------------------------------------------
-
-    def send(self, message: int, demand: Durability | None, done: Callable[[bool], None]) -> None:
-        """Store a message, as `broker/writing.py` does; `done` with whether it was acknowledged."""
-        if self.waits.refusal(demand) is not None or self.leading is None:
-            done(False)
-            return
-        leading = self.leading
-        position = self.log.max_offset
-        end = self.log.append(message, leading.epoch)
-        record = self.log.record(position)
-        self._sync_soon()
-        leading.appended()
-        if self.log.bounded_at is None:
-            self.judge.shows(self.name, self.log)
-
-        def replicated(outcome: Outcome) -> None:
-            if outcome is Outcome.REPLICATED:
-                self.judge.acknowledges_replicated(position, record)
-            done(outcome is Outcome.REPLICATED)
-
-        def flushed() -> None:
-            if demand is not Durability.MEMORY and self.waits.waits:
-                self.waits.when_replicated(end, demand, replicated)
-            elif self.waits.lapsed() is not None:
-                done(False)
-            else:
-                tracker = leading.tracker
-                if self.leading is leading and tracker.is_alone:
-                    # Nobody else can be elected, so this is as good as replicated.
-                    self.judge.acknowledges_replicated(position, record)
-                else:
-                    self.judge.acknowledges_alone(self.name, leading.epoch)
-                done(True)
-
-        if self.log.is_sync:
-            self._synced_waiters.append((end, flushed))
-        else:
-            flushed()
-
-    def commit(self, done: Callable[[bool], None]) -> None:
-        """Commit the next offset; it is answered for when every member of the set has it."""
-        leading = self.leading
-        if leading is None or not self.membership.is_master:
-            done(False)
-            return
-        self.committed += 1
-        offset = self.committed
-
-        def replicated(outcome: Outcome) -> None:
-            if outcome is Outcome.REPLICATED:
-                self.judge.tells_offset(self.name, max(offset, self.judge.committed))
-            done(outcome is Outcome.REPLICATED)
-
-        leading.send_tables(b"%d" % offset, replicated)
 
 
 def _view(record: SetRecord, term: int) -> View:

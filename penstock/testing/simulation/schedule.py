@@ -14,6 +14,7 @@ from penstock.coordinator.set_record import set_path
 from penstock.coordinator.set_rules import SetPolicy
 from penstock.store import Durability
 from penstock.testing.simulation.broker import SimBroker
+from penstock.testing.simulation.clients import commit, send
 from penstock.testing.simulation.coordinator import CLUSTER, SET, SimCoordinator
 from penstock.testing.simulation.judge import Broken, Judge
 from penstock.testing.simulation.metadata import Metadata
@@ -169,10 +170,10 @@ class _History:
         self.messages += 1
         message, kind = self.messages, chance.random()
         if kind < 0.15:
-            world.after(world.delay(), broker.receive(lambda: broker.commit(self._committed)))
+            world.after(world.delay(), broker.receive(lambda: commit(broker, self._committed)))
             return
         demand = Durability.MEMORY if kind < 0.45 else None
-        world.after(world.delay(), broker.receive(lambda: broker.send(message, demand, self._sent)))
+        world.after(world.delay(), broker.receive(lambda: send(broker, message, demand, self._sent)))
 
     def _sent(self, is_acknowledged: bool) -> None:
         self.refused += not is_acknowledged
