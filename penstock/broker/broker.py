@@ -62,6 +62,7 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
+from penstock.broker.zookeeper_offsets import ZooKeeperOffsets, zookeeper_offsets
 from penstock.errors import StoreClosedError
 from penstock.message import HostAddress
 from penstock.protocol.codes import RequestCode
@@ -146,6 +147,7 @@ class Broker:
         # What it is in its set: a master with a replication port, or a slave.
         self._place: ClassicMaster | ClassicSlave | CoordinatedMember | None = None
         self._tables: SideTables | None = None
+        self._zookeeper: ZooKeeperOffsets | None = None
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
@@ -201,6 +203,9 @@ class Broker:
             await self._server.start()
         store = await self._open_store()
         self._load(store)
+        self._zookeeper = zookeeper_offsets(self.options, self.offsets, self.leases, self._runtime)
+        if self._zookeeper is not None:
+            await self._zookeeper.start()
         publications = await self._finish_publications(store)
         self._assemble(store, publications)
         if self._flusher is not None and self._place is not None:
@@ -263,7 +268,7 @@ class Broker:
             self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, journal)
             self._tables.recover()
         clean_ms = self.store_options.clean_interval_ms
-        self._services = MasterServices(delay, publications, retention, flusher, clean_ms)
+        self._services = MasterServices(delay, publications, retention, flusher, clean_ms, self._zookeeper)
         pulls = self._pulls = PullProcessor(
             options,
             store,
@@ -472,6 +477,8 @@ class Broker:
         if self._vip_server is not None:
             await self._vip_server.stop(STOP_GRACE_MS)
         await self._server.stop(STOP_GRACE_MS)
+        if self._zookeeper is not None:
+            await self._zookeeper.stop()
         if self._is_started:
             await self._save()
         if self._writer is not None:

@@ -1,5 +1,5 @@
-"""What only a master does besides answering: it delivers delayed messages, publishes what was staged, and says which
-groups still need old messages.
+"""What only a master does besides answering: it delivers delayed messages, publishes what was staged, says which
+groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -12,6 +12,7 @@ import asyncio
 from penstock.broker.delay import DelayService
 from penstock.broker.publications import Publications
 from penstock.broker.retention_groups import RetentionGroups
+from penstock.broker.zookeeper_offsets import ZooKeeperOffsets
 from penstock.store.loop_flush import LoopFlusher
 
 
@@ -25,17 +26,22 @@ class MasterServices:
         retention: RetentionGroups,
         flusher: LoopFlusher,
         clean_interval_ms: int,
+        zookeeper: ZooKeeperOffsets | None = None,
     ) -> None:
         self._delay = delay
         self._publications = publications
         self._retention = retention
         self._flusher = flusher
         self._clean_interval_ms = clean_interval_ms
+        self._zookeeper = zookeeper
         self._timer: asyncio.TimerHandle | None = None
         self.is_running = False
 
     async def recover(self) -> None:
-        """Before sends are taken: finish what the master before was publishing when it ended."""
+        """Before sends are taken: finish what the master before was publishing when it ended, and know the offsets it
+        knew."""
+        if self._zookeeper is not None:
+            await self._zookeeper.prepare()
         await asyncio.get_running_loop().run_in_executor(None, self._publications.recover)
 
     def start(self) -> None:
@@ -44,6 +50,8 @@ class MasterServices:
         self.is_running = True
         self._publications.start(self._flusher)
         self._delay.start()
+        if self._zookeeper is not None:
+            self._zookeeper.lead()
         self._tell()
 
     def _tell(self) -> None:
@@ -61,3 +69,5 @@ class MasterServices:
             self._timer = None
         self._delay.pause()
         await self._publications.stop()
+        if self._zookeeper is not None:
+            await self._zookeeper.rest()

@@ -100,6 +100,11 @@ class ConsumerOffsets:
         self._set(group, topic, queue_id, offset)
         return True
 
+    def restore(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take an offset from where it was kept besides. Raises RequestError if it is the first one there and no more
+        are kept."""
+        self._set(group, topic, queue_id, offset)
+
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         key = TopicGroup(topic, group)
         queues = self._table.offsets.get(key, _NONE)

@@ -204,6 +204,11 @@ class BrokerOptions:
     offsets_max: int = 1_000_000
     # How often consumer offsets go to their file if any changed (flushConsumerOffsetInterval).
     offset_save_interval_ms: int = 5_000
+    # ZooKeeper servers, `host:port` with commas between them, to which a master writes consumer offsets as well, in
+    # TubeMQ's layout: then they outlive its disk. Empty: they are only in the file. TubeMQ's zkServerAddr.
+    zookeeper_offsets: str = ""
+    # The entry in ZooKeeper below which they are. TubeMQ's zkNodeRoot.
+    zookeeper_offsets_root: str = "/tubemq"
     # How often the progress of the delay levels goes to its file (flushDelayOffsetInterval).
     delay_save_interval_ms: int = 10_000
     # Whether an offset reset is carried out by the broker at the next pull, instead of by asking the consumers

@@ -160,25 +160,29 @@ def coordinator(
     It elects masters of broker sets and watches over their leases. Several share a ZooKeeper ensemble: one leads,
     the others take over from it. One alone keeps its state in a file.
     """
-    from penstock.errors import MetadataUnavailableError
-
     flags = [
         ("--host", "coordinator.host", host),
         ("--port", "coordinator.port", port),
         ("--metadata", "coordinator.metadata", metadata),
         ("--advertise", "coordinator.advertised_address", advertise),
     ]
+    return _run("coordinator", ("coordinator",), flags, **others)
+
+
+def _run(command: str, roles: Sequence[str], flags: Sequence[tuple[str, str, object]], **others: Any) -> int:
+    from penstock.errors import MetadataUnavailableError
+
     try:
-        return _run("coordinator", ("coordinator",), flags, **others)
+        return _run_node(command, roles, flags, **others)
     except MetadataUnavailableError as error:
         import logging
 
         # A supervisor starts it again; whoever reads the log finds the address that did not answer.
-        logging.getLogger("penstock.coordinator").error("%s", error)
+        logging.getLogger(f"penstock.{command}").error("%s", error)
         return EXIT_UNREACHABLE
 
 
-def _run(
+def _run_node(
     command: str,
     roles: Sequence[str],
     flags: Sequence[tuple[str, str, object]],

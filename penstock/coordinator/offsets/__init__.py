@@ -4,7 +4,7 @@ Rule: what is written there, TubeMQ reads, and the reverse. The other place is R
 the broker keeps itself; `migration` copies between the two.
 """
 
-from penstock.coordinator.offsets.layout import OffsetKey, StoredOffset, broker_id_of
+from penstock.coordinator.offsets.layout import OffsetKey, StoredOffset, broker_id_of, broker_id_of_set
 from penstock.coordinator.offsets.migration import MigrationReport, copy_from_storage, copy_to_storage
 from penstock.coordinator.offsets.options import OffsetStorageOptions
 from penstock.coordinator.offsets.storage import OffsetStorage, zookeeper_offset_storage
@@ -16,6 +16,7 @@ __all__ = [
     "OffsetStorageOptions",
     "StoredOffset",
     "broker_id_of",
+    "broker_id_of_set",
     "copy_from_storage",
     "copy_to_storage",
     "zookeeper_offset_storage",

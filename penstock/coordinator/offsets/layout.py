@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import zlib
 from typing import NamedTuple
 
 from penstock.errors import CodecError, OptionError
@@ -55,6 +56,12 @@ def broker_id_of(address: str) -> int:
         raise OptionError(
             f"{host!r} is no IPv4 address to take a broker id from", "give the broker a number of its own"
         ) from None
+
+
+def broker_id_of_set(cluster: str, name: str) -> int:
+    """The number of a whole broker set, the same for each member, whatever machine it runs on. 31 bits: TubeMQ's own
+    ids are Java's int."""
+    return zlib.crc32(f"{cluster}/{name}".encode()) & 0x7FFF_FFFF
 
 
 def groups_path() -> str:

@@ -7,14 +7,15 @@ was lost, and which arrives late, cannot undo a later one. An entry that somebod
 overwrite: its broker id says so.
 
 Owned by the event loop; one writing at a time. It never decides where a consumer starts, and it reads ZooKeeper only
-when asked to: the broker keeps the offsets in memory.
+when asked to: the broker keeps the offsets in memory. Where several processes may be that broker, `may_write` says
+whether this one is it: what it may not write stays marked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from penstock.coordinator.metadata.port import MetadataStore
 from penstock.coordinator.offsets import layout
@@ -48,6 +49,11 @@ class OffsetStorage:
         self.options = OffsetStorageOptions() if options is None else options
         self.broker_id = broker_id
         self._store = store
+        # Whether this process is the one that writes for the broker; asked again before each write.
+        self.may_write: Callable[[], bool] = lambda: True
+        # Called before each writing, to commit what has come together until then.
+        self.collect: Callable[[], Awaitable[None]] | None = None
+        self._is_away = False
         self._changed: dict[OffsetKey, StoredOffset] = {}
         # What we last wrote or read: the version that the next write replaces.
         self._versions: dict[OffsetKey, int] = {}
@@ -81,7 +87,13 @@ class OffsetStorage:
             try:
                 await self.flush()
             except MetadataError as error:
-                _log.warning("%d changed offsets wait for being written: %s", len(self._changed), error)
+                if not self._is_away:
+                    _log.warning("%d changed offsets wait for being written: %s", len(self._changed), error)
+                self._is_away = True
+                continue
+            if self._is_away:
+                _log.warning("offsets are written to %s again", self._store.address)
+            self._is_away = False
 
     async def _flush_at_last(self) -> None:
         for attempt in range(1, self.options.stop_tries + 1):
@@ -112,6 +124,10 @@ class OffsetStorage:
 
     async def flush(self) -> int:
         """Write what has changed, now. The number written; the first error, after which what is left stays marked."""
+        if not self.may_write():
+            return 0
+        if self.collect is not None:
+            await self.collect()
         async with self._turn:
             waiting = iter(tuple(self._changed.items()))
             errors: list[MetadataError] = []
@@ -144,6 +160,10 @@ class OffsetStorage:
     async def _write(self, key: OffsetKey, stored: StoredOffset) -> None:
         path, value = layout.offset_path(key, self.broker_id), layout.encoded(stored)
         for _ in range(_CONFLICT_TRIES):
+            if not self.may_write():
+                raise MetadataUnavailableError(
+                    f"{path} is another process's to write now", "leave it to that one"
+                )
             if key not in self._versions:
                 entry = await self._store.get(path)
                 if entry is not None:
@@ -246,6 +266,11 @@ class OffsetStorage:
             return True
         except (NoEntryError, NotEmptyError):
             return False
+
+    def forget_all(self) -> None:
+        """Somebody else was this broker meanwhile: what waits is old, and so are the versions that are known."""
+        self._changed.clear()
+        self._versions.clear()
 
     def _forget(self, key: OffsetKey) -> None:
         """What was deleted is not written again by an older commit."""

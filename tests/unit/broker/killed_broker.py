@@ -1,4 +1,4 @@
-"""Run a broker on a directory until killed: prints its address, then nothing. For the crash test."""
+"""Run a broker on a directory until killed: prints its address, then nothing. For crash tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.store import FlushMode
 from tests.unit.broker.running_broker import BROKER, STORE
 
 
-async def main(path: str) -> None:
-    options = replace(BROKER, offset_save_interval_ms=50)
+async def main(path: str, zookeeper: str = "") -> None:
+    options = replace(BROKER, offset_save_interval_ms=50, zookeeper_offsets=zookeeper)
     broker = Broker(options, replace(STORE, flush_mode=FlushMode.SYNC), path, runtime=Runtime.system())
     await broker.start()
     print(broker.address, flush=True)
     await asyncio.Event().wait()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

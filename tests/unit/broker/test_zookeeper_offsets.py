@@ -1,0 +1,252 @@
+"""A broker that keeps offsets in a real ZooKeeper too: TubeMQ's entries, and groups that go on without a disk."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from penstock.coordinator.offsets import broker_id_of_set
+from penstock.errors import MetadataUnavailableError
+from penstock.protocol.codes import RequestCode
+from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
+from tests.unit.broker.running_broker import Bench, Client, run, running
+
+pytestmark = pytest.mark.java
+NUMBER = broker_id_of_set("DefaultCluster", "broker-a")
+WAIT_S = 20
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with zookeeper_servers(tmp_path_factory.mktemp("zookeeper")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def entries(zookeeper: ZooKeeperEnsemble) -> Iterator[KazooClient]:
+    """Somebody who looks into ZooKeeper, where nothing is at first."""
+    client = KazooClient(zookeeper.hosts)
+    client.start()
+    client.delete("/tubemq", recursive=True) if client.exists("/tubemq") else None
+    yield client
+    client.stop()
+    client.close()
+
+
+def entry(group: str, topic: str, queue: int) -> str:
+    return f"/tubemq/consumers-v3/{group}/offsets/{topic}/{NUMBER}-{queue}"
+
+
+def text_at(entries: KazooClient, path: str) -> str | None:
+    return entries.get(path)[0].decode() if entries.exists(path) else None
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < limit_s
+        await asyncio.sleep(0.05)
+
+
+async def commit(client: Client, offset: int, queue: int = 0) -> None:
+    fields = {"consumerGroup": "consumers", "topic": "T", "queueId": str(queue), "commitOffset": str(offset)}
+    assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+
+
+async def offset_of(client: Client, queue: int = 0) -> int:
+    """-1 where the broker knows of none."""
+    fields = {"consumerGroup": "consumers", "topic": "T", "queueId": str(queue), "setZeroIfNotFound": "false"}
+    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    return int(answer.fields["offset"]) if answer.code == 0 else -1
+
+
+async def joined(bench: Bench, messages: int = 0) -> Client:
+    """A consumer of a topic with so many messages in its queue 0."""
+    for _ in range(max(messages, 1)):
+        await bench.client.send()
+    assert (await bench.client.heartbeat()).code == 0
+    return bench.client
+
+
+def test_the_number_is_the_sets_and_not_the_members() -> None:
+    assert broker_id_of_set("DefaultCluster", "broker-a") == NUMBER
+    assert 0 <= NUMBER < 2**31
+    others = {broker_id_of_set("DefaultCluster", f"set-{number}") for number in range(1_000)}
+    assert len(others) == 1_000
+    assert broker_id_of_set("other", "broker-a") != NUMBER
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.seed("S0-4", "S0-9", "S0-10", "S0-11", "S0-13")
+def test_a_killed_broker_without_its_disk(
+    zookeeper: ZooKeeperEnsemble, entries: KazooClient, tmp_path: Path
+) -> None:
+    """Committed through a broker, which is killed; another one, with an empty directory, goes on."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.unit.broker.killed_broker",
+        str(tmp_path / "lost"),
+        zookeeper.hosts,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+
+            async def life() -> None:
+                client = Client(address)
+                await client.send()
+                await client.heartbeat()
+                for number in (3, 4, 28):
+                    await commit(client, number)
+                await commit(client, 7, queue=1)
+                await until(lambda: text_at(entries, entry("consumers", "T", 1)) is not None)
+                await client.close()
+
+            run(life)
+        finally:
+            process.kill()
+    assert text_at(entries, entry("consumers", "T", 0)) == "0-28"
+    assert text_at(entries, entry("consumers", "T", 1)) == "0-7"
+    # Of three commits between two writings, one was written.
+    assert entries.get(entry("consumers", "T", 0))[1].version == 0
+
+    async def another() -> None:
+        async with running(tmp_path / "empty", zookeeper_offsets=zookeeper.hosts) as bench:
+            client = await joined(bench)
+            assert [await offset_of(client, queue) for queue in (0, 1, 2)] == [28, 7, -1]
+        assert (tmp_path / "empty/config/consumerOffset.json").exists()
+
+    run(another)
+
+
+def test_a_group_takes_the_rest_when_only_the_tables_are_lost(
+    zookeeper: ZooKeeperEnsemble, entries: KazooClient, tmp_path: Path
+) -> None:
+    async def life() -> None:
+        async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            await commit(await joined(bench, 5), 3)
+        # A clean stop writes.
+        assert text_at(entries, entry("consumers", "T", 0)) == "0-3"
+        for file in (tmp_path / "config").glob("consumerOffset*"):
+            file.unlink()
+        async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            client = await joined(bench, 1)
+            start = await offset_of(client)
+            assert start == 3
+            answer = await client.pull(offset=start)
+            assert int(answer.fields["nextBeginOffset"]) == 6
+
+    run(life)
+
+
+def test_the_higher_offset_counts_and_the_other_place_catches_up(
+    zookeeper: ZooKeeperEnsemble, entries: KazooClient, tmp_path: Path
+) -> None:
+    async def life() -> None:
+        async with running(tmp_path) as bench:
+            client = await joined(bench)
+            await commit(client, 10, queue=0)
+            await commit(client, 10, queue=1)
+            await commit(client, 10, queue=2)
+        for queue, value in ((0, b"4711-4"), (1, b"4711-400")):
+            entries.create(entry("consumers", "T", queue), value, makepath=True)
+        async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            assert [await offset_of(bench.client, queue) for queue in (0, 1, 2)] == [10, 400, 10]
+        # The one that was as far here as there is left as TubeMQ wrote it.
+        found = [text_at(entries, entry("consumers", "T", queue)) for queue in (0, 1, 2)]
+        assert found == ["0-10", "4711-400", "0-10"]
+
+    run(life)
+
+
+def test_resets_and_deletions_do_not_wait(
+    zookeeper: ZooKeeperEnsemble, entries: KazooClient, tmp_path: Path
+) -> None:
+    """Else a restart would find the old offset, and take it for a further one."""
+    path = entry("consumers", "T", 0)
+    other = f"/tubemq/consumers-v3/consumers/offsets/T/{NUMBER + 1}-0"
+
+    async def life() -> None:
+        async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            await commit(await joined(bench), 50)
+            bench.broker.offsets.assign_reset("consumers", "T", 0, 5)
+            async with asyncio.timeout(3):
+                await until(lambda: text_at(entries, path) == "0-5")
+            entries.create(other, b"1-1")
+            bench.broker.offsets.remove_group("consumers")
+            async with asyncio.timeout(3):
+                await until(lambda: text_at(entries, path) is None)
+            assert text_at(entries, other) == "1-1"
+            # It may come again, and its offsets with it.
+            await commit(bench.client, 2)
+        assert text_at(entries, path) == "0-2"
+
+    run(life)
+
+
+@pytest.mark.fault("F11")
+def test_without_zookeeper_the_file_goes_on_and_it_catches_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with zookeeper_servers(tmp_path / "zookeeper") as servers:
+
+        async def life() -> None:
+            async with running(tmp_path / "store", zookeeper_offsets=servers.hosts) as bench:
+                client = await joined(bench)
+                await commit(client, 1)
+                servers.servers[0].kill()
+                await commit(client, 2)
+                await until(lambda: "wait for being written" in caplog.text)
+                await commit(client, 3)
+                assert await offset_of(client) == 3
+                assert await bench.broker.offsets.save()
+                servers.servers[0].start()
+                await until(lambda: "again" in caplog.text)
+                await commit(client, 4)
+
+        run(life)
+        assert sum("wait for being written" in record.message for record in caplog.records) == 1
+        client = KazooClient(servers.hosts)
+        client.start()
+        assert text_at(client, entry("consumers", "T", 0)) == "0-4"
+        client.stop()
+        client.close()
+
+
+def _nobody() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_nobody_answers_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = _nobody()
+    monkeypatch.setattr("penstock.broker.zookeeper_offsets.CONNECT_TIMEOUT_MS", 500)
+
+    async def life() -> None:
+        with pytest.raises(MetadataUnavailableError, match=address):
+            async with running(tmp_path, zookeeper_offsets=address):
+                pass
+        # Nothing was left open.
+        async with running(tmp_path):
+            pass
+
+    run(life)
+    assert any(
+        record.levelno == logging.ERROR and address in record.getMessage() for record in caplog.records
+    )
