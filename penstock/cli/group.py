@@ -1,4 +1,4 @@
-"""`penstock group list | describe | reset`."""
+"""`penstock group list | describe | reset`; moving offsets to and from ZooKeeper is in `group_offsets`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
+from penstock.cli.group_offsets import export_offsets, import_offsets
 from penstock.cli.option_types import PlaceType
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 @click.group()
 def group() -> None:
     """List, describe and reset consumer groups."""
+
+
+group.add_command(export_offsets)
+group.add_command(import_offsets)
 
 
 @group.command("list")
