@@ -222,14 +222,21 @@ class OffsetStorage:
 
     async def load_all(self, groups: Iterable[str] | None = None) -> dict[OffsetKey, StoredOffset]:
         """Everything of this broker that can be read: what a broker starts with."""
-        found: dict[OffsetKey, StoredOffset] = {}
-        for group, topics in (await self.topics(groups)).items():
-            for topic in topics:
-                keys = [OffsetKey(group, topic, number) for number in await self._partitions(group, topic)]
-                for key, stored in (await self.query(keys)).items():
-                    if stored is not None:
-                        found[key] = stored
-        return found
+        names = list(await self._store.children(layout.groups_path()) if groups is None else groups)
+        keys: list[OffsetKey] = []
+        step = self.options.parallel_writes
+        for start in range(0, len(names), step):
+            for some in await asyncio.gather(*map(self._keys_of, names[start : start + step])):
+                keys += some
+        return {key: stored for key, stored in (await self.query(keys)).items() if stored is not None}
+
+    async def _keys_of(self, group: str) -> list[OffsetKey]:
+        """All of this broker in one group."""
+        return [
+            OffsetKey(group, topic, number)
+            for topic in await self._store.children(layout.topics_path(group))
+            for number in await self._partitions(group, topic)
+        ]
 
     async def _partitions(self, group: str, topic: str) -> list[int]:
         names = await self._store.children(layout.topic_path(group, topic))
