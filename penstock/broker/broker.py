@@ -269,17 +269,20 @@ class Broker:
             self._tables.recover()
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(delay, publications, retention, flusher, clean_ms, self._zookeeper)
+        topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         pulls = self._pulls = PullProcessor(
-            options,
-            store,
-            self.topics,
-            self.groups,
-            self.consumers,
-            self.offsets,
-            self.leases,
-            self.flow,
-            self.statistics,
-            clock,
+            *(
+                options,
+                store,
+                topics,
+                groups,
+                consumers,
+                offsets,
+                self.leases,
+                self.flow,
+                self.statistics,
+                clock,
+            )
         )
         unique_ids = UniqueIds(self._store_host(), runtime)
         sends = SendProcessor(
