@@ -270,19 +270,9 @@ class Broker:
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(delay, publications, retention, flusher, clean_ms, self._zookeeper)
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
+        leases, flow, rates = self.leases, self.flow, self.statistics
         pulls = self._pulls = PullProcessor(
-            *(
-                options,
-                store,
-                topics,
-                groups,
-                consumers,
-                offsets,
-                self.leases,
-                self.flow,
-                self.statistics,
-                clock,
-            )
+            options, store, topics, groups, consumers, offsets, leases, flow, rates, clock
         )
         unique_ids = UniqueIds(self._store_host(), runtime)
         sends = SendProcessor(
