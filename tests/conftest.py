@@ -8,8 +8,10 @@ Environment:
 """
 
 import gc
+import logging
 import os
 import platform
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,12 @@ EXPECTED_FORM = os.environ.get("PENSTOCK_EXPECT") or ("pure" if PURE_ASKED else 
 # Costs time only where something is left; on a busy machine a thread may take seconds to notice that it is to end.
 LEAK_GRACE_S = 10.0
 DESCRIPTORS = Path("/proc/self/fd")
+
+# In the background of a shell these are ignored, and so they would be in every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis.settings.register_profile(
     "ci",
@@ -159,3 +167,14 @@ def crash_rounds() -> int:
 def hot_form() -> str:
     """The form under test, for the few tests that differ."""
     return sys.modules["penstock._hot"].form()
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that was run in this process has its logs on standard error alone; the next test finds them again."""
+    loggers = [logging.getLogger(name) for name in ("penstock", "asyncio")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)

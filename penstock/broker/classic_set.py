@@ -92,7 +92,7 @@ class ClassicMaster:
                 raise
             self.server = self._make_server(0)
             await self.server.start()
-            _LOG.warning("%s; slaves are served on port %d instead", error.message, self.ha_port)
+            _LOG.info("%s; slaves are served on port %d instead", error.message, self.ha_port)
         self.server.serve()
         is_sync = self._options.role is BrokerRole.SYNC_MASTER
         self._writer.replicas = ClassicReplicas(

@@ -14,7 +14,6 @@ name already stays what it is. Runs on the driver; needs no lock and changes not
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -269,7 +268,10 @@ class TopicTables:
 @contextmanager
 def _without_context_log() -> Iterator[None]:
     """PySpark prints a page of JSON for every query that cannot be analysed; here that is only a question."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    from pyspark.logger import PySparkLogger
+
+    # By its own class: whoever asks first decides what it is, and PySpark calls it with what others do not know.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
         yield

@@ -22,6 +22,8 @@ from penstock.spark.session import (
 
 ROOT = Path(__file__).resolve().parents[3]
 
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+
 
 @pytest.fixture(autouse=True)
 def no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +78,11 @@ def test_the_archive_of_classes_is_added_to_java_options(
     archive = tmp_path / "classes.jsa"
     monkeypatch.setattr(java, "existing_archive", lambda: archive)
     options = "spark.driver.extraJavaOptions"
-    assert settings_for("local[4]", {})[options] == f"-XX:SharedArchiveFile={archive}"
-    assert settings_for("local[4]", {options: "-Xss4m"})[options] == f"-Xss4m -XX:SharedArchiveFile={archive}"
+    assert settings_for("local[4]", {})[options] == f"-XX:SharedArchiveFile={archive} {QUIET}"
+    assert (
+        settings_for("local[4]", {options: "-Xss4m"})[options]
+        == f"-Xss4m -XX:SharedArchiveFile={archive} {QUIET}"
+    )
     own = {options: "-XX:SharedArchiveFile=mine"}
     assert settings_for("local[4]", own)[options] == "-XX:SharedArchiveFile=mine"
     assert options not in settings_for(None, {})

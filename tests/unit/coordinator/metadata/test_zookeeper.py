@@ -203,9 +203,12 @@ def test_stopping_is_never_swallowed(zookeeper: ZooKeeperEnsemble) -> None:
 
 
 def test_the_log_tells_of_changes_and_kazoo_is_quiet(
-    zookeeper: ZooKeeperEnsemble, caplog: pytest.LogCaptureFixture
+    zookeeper: ZooKeeperEnsemble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Commands that were tested in this process have their logs on standard error alone.
+    monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
     caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "penstock")
 
     async def life() -> None:
         store = metadata_store(f"zookeeper:{zookeeper.hosts}")
