@@ -131,7 +131,7 @@ def _polls(
     """Lots of messages until there are enough or, unless it follows, the ends are reached that there were."""
     left = limit if limit is not None else COUNT_MAX
     while left > 0:
-        if not follow and not any(_is_before(consumer, queue, end) for queue, end in ends.items()):
+        if not follow and _is_done(consumer, ends):
             return
         polled = consumer.poll(min(AT_ONCE, left), POLL_S)
         messages = [message for message in polled if not tags or message.tag in tags]
@@ -140,14 +140,24 @@ def _polls(
             yield messages
 
 
-def _is_before(consumer: Consumer, queue: MessageQueue, end: int) -> bool:
-    """Whether messages before `end` are still to come; a queue that went to another member is theirs to finish."""
+def _is_done(consumer: Consumer, ends: dict[MessageQueue, int]) -> bool:
+    """Whether no message before the ends is still to come. A queue that is not held may be about to begin anew, as
+    after a reset of the group; one that is not ours once that is settled is another member's to finish."""
+    positions = [(_position(consumer, queue), end) for queue, end in ends.items()]
+    if any(position is None for position, _ in positions):
+        consumer.wait_assigned(JOIN_TIMEOUT_S)
+        positions = [(_position(consumer, queue), end) for queue, end in ends.items()]
+    return all(position is None or position >= end for position, end in positions)
+
+
+def _position(consumer: Consumer, queue: MessageQueue) -> int | None:
+    """How far a queue is read; None for one that is not held at the moment."""
     from penstock.errors import ClientError
 
     try:
-        return consumer.position(queue) < end
+        return consumer.position(queue)
     except ClientError:
-        return False
+        return None
 
 
 def _output(as_json: bool) -> Callable[[list[ReceivedMessage]], None]:

@@ -277,7 +277,11 @@ class AsyncConsumer:
     @property
     def assignment(self) -> Sequence[MessageQueue]:
         """The queues that this consumer holds."""
-        return sorted(owner.queue for owner in self.core.holdings.owners if not owner.is_retired)
+        held = self.core.rebalancing.held
+        # Also one that is on its way to another offset, which a reset of the group may have asked for.
+        return sorted(
+            owner.queue for owner in self.core.holdings.owners if not owner.is_retired or owner.queue in held
+        )
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read."""

@@ -29,6 +29,7 @@ from penstock.client.rebalance import (
     Instruction,
     Lock,
     LockAnswered,
+    QueueState,
     Rebalance,
     Release,
     Released,
@@ -138,6 +139,11 @@ class Rebalancing:
     def assigned(self) -> tuple[MessageQueue, ...] | None:
         """The queues that the user named, or None if the group divides them."""
         return self._assigned
+
+    @property
+    def held(self) -> frozenset[MessageQueue]:
+        """The queues that were taken over and are not to be given up."""
+        return frozenset(q for q, state in self._core.states.items() if state is QueueState.HELD)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Hold exactly these queues."""
