@@ -105,7 +105,8 @@ class Coordinators:
         finally:
             for task in waiting:
                 task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            # All of them: one that failed at the same moment would be called forgotten.
+            await asyncio.gather(*tasks, return_exceptions=True)
         if failure is not None and (failure.outcome_unknown or refused is None):
             self._say(str(failure))
             raise failure

@@ -156,8 +156,14 @@ def check_owners(those: list[Worker]) -> int:
 
 
 def create_topic(found: BrokerSet) -> None:
+    ends = time.monotonic() + 60
     with penstock.Admin(found.names.address) as admin:
-        admin.create_topic(TOPIC, queues=QUEUES)
+        while True:
+            try:
+                return admin.create_topic(TOPIC, queues=QUEUES)
+            except penstock.ConnectError:  # the master is elected, and not yet known to the name server
+                assert time.monotonic() < ends
+                time.sleep(0.1)
 
 
 @pytest.mark.slow
