@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-# Before the import: its assertions shall say what they compared.
-pytest.register_assert_rewrite("tests.interop.penstock_side")
+# Before anybody imports them: their assertions shall say what they compared.
+pytest.register_assert_rewrite(
+    "tests.interop.penstock_side", "tests.interop.wire.peer", "tests.interop.wire.crosscheck"
+)
 
 from tests.interop import java_store, penstock_side  # noqa: E402
 from tests.interop.java_messages import ReadResult, StoredMessage  # noqa: E402

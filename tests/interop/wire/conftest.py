@@ -13,16 +13,14 @@ from typing import TypeVar
 
 import pytest
 
-pytest.register_assert_rewrite("tests.interop.wire.peer", "tests.interop.wire.crosscheck")
-
-from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver  # noqa: E402
-from tests.interop.java_errors import RegistryOutOfReach  # noqa: E402
-from tests.interop.java_release import VERSIONS, missing_tools  # noqa: E402
-from tests.interop.wire import rocketmq_server  # noqa: E402
-from tests.interop.wire.driver import Driver  # noqa: E402
-from tests.interop.wire.peer import Peer, Server  # noqa: E402
-from tests.interop.wire.penstock_server import Penstock  # noqa: E402
-from tests.interop.wire.rocketmq_server import RocketMQ  # noqa: E402
+from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
+from tests.interop.java_errors import RegistryOutOfReach
+from tests.interop.java_release import VERSIONS, missing_tools
+from tests.interop.wire import rocketmq_server
+from tests.interop.wire.driver import Driver
+from tests.interop.wire.peer import Peer, Server
+from tests.interop.wire.penstock_server import Penstock
+from tests.interop.wire.rocketmq_server import RocketMQ
 
 T = TypeVar("T")
 JAVA_CLIENTS = [f"java-{version}" for version in VERSIONS]
