@@ -203,7 +203,7 @@ class Broker:
             await self._server.start()
         store = await self._open_store()
         self._load(store)
-        self._zookeeper = zookeeper_offsets(self.options, self.offsets, self.leases, self._runtime)
+        self._zookeeper = zookeeper_offsets(self.options, store, self.offsets, self.leases, self._runtime)
         if self._zookeeper is not None:
             await self._zookeeper.start()
         publications = await self._finish_publications(store)

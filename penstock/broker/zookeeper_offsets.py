@@ -7,15 +7,18 @@
     stop      a last writing of a broker that nobody could replace, then disconnect
 
 Rules. ZooKeeper never takes an offset back: where both have one, the higher counts; of a group that has committed
-here since, ours. The broker's number there comes from cluster and broker name, so that all members of a set write to
-the same entries, and only the one that surely is master writes. Without ZooKeeper the broker goes on with its file;
-nothing waits for it but a start, a stop and, shortly, a role change. Owned by the event loop.
+here since, ours. But none leads behind the end of the log: a broker whose disk was lost begins a new log, and a group
+that stood further would not be given what is sent before it returns. The broker's number there comes from cluster and
+broker name, so that all members of a set write to the same entries, and only the one that surely is master writes.
+Without ZooKeeper the broker goes on with its file; nothing waits for it but a start, a stop and, shortly, a role
+change. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.broker.offsets import ConsumerOffsets
@@ -24,6 +27,7 @@ from penstock.broker.partition_leases import PartitionLeases
 from penstock.errors import CodecError, MetadataError, RequestError
 from penstock.metadata.offset_table import TopicGroup
 from penstock.runtime import Runtime
+from penstock.store import MessageStore
 
 if TYPE_CHECKING:
     from penstock.coordinator.offsets import OffsetKey, OffsetStorage, StoredOffset
@@ -42,7 +46,11 @@ _QUEUE_MAX = 2**31 - 1
 
 
 def zookeeper_offsets(
-    options: BrokerOptions, offsets: ConsumerOffsets, leases: PartitionLeases, runtime: Runtime
+    options: BrokerOptions,
+    store: MessageStore,
+    offsets: ConsumerOffsets,
+    leases: PartitionLeases,
+    runtime: Runtime,
 ) -> ZooKeeperOffsets | None:
     """None where they are only in the file: no ZooKeeper is named, or the broker is a slave and stays one.
     OptionError for a wrong address, or without kazoo."""
@@ -63,16 +71,23 @@ def zookeeper_offsets(
     )
     number = broker_id_of_set(options.cluster_name, options.broker_name)
     storage = zookeeper_offset_storage(where, number, runtime)
-    return ZooKeeperOffsets(storage, offsets, leases, is_alone=not options.coordinators)
+    return ZooKeeperOffsets(storage, store.end_offset, offsets, leases, is_alone=not options.coordinators)
 
 
 class ZooKeeperOffsets:
     """See the module's text. `is_alone`: it is master from its start to its end, whatever happens."""
 
     def __init__(
-        self, storage: OffsetStorage, offsets: ConsumerOffsets, leases: PartitionLeases, *, is_alone: bool
+        self,
+        storage: OffsetStorage,
+        end_offset: Callable[[str, int], int],
+        offsets: ConsumerOffsets,
+        leases: PartitionLeases,
+        *,
+        is_alone: bool,
     ) -> None:
         self._storage = storage
+        self._end_offset = end_offset
         self._offsets = offsets
         self._is_alone = is_alone
         self._is_leading = self._is_loaded = False
@@ -159,10 +174,11 @@ class ZooKeeperOffsets:
         """`is_changed`: this broker has led for a while without ZooKeeper, and what it has of the group counts."""
         queues = self._offsets.queues(key.group, key.topic)
         here = queues.get(key.partition, -1)
-        if found.offset <= here or (is_changed and (here >= 0 or not queues)):
+        offset = min(found.offset, self._end_offset(key.topic, key.partition))
+        if offset <= here or (is_changed and (here >= 0 or not queues)):
             return False
         try:
-            self._offsets.restore(key.group, key.topic, key.partition, found.offset)
+            self._offsets.restore(key.group, key.topic, key.partition, offset)
         except RequestError as error:
             # Not known here, so not deleted there either.
             self._known[TopicGroup(key.topic, key.group)].pop(key.partition, None)

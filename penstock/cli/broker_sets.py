@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, confirm, echo_json, reaching
+from penstock.cli.clients import (
+    EXIT_NOT_FOUND,
+    Cluster,
+    ask_coordinators,
+    confirm,
+    coordinator_options,
+    echo_json,
+    reaching,
+)
 from penstock.cli.option_types import NumberType
 
 if TYPE_CHECKING:
     from penstock.protocol.command import Command
 
-T = TypeVar("T")
-DEFAULT_COORDINATOR = "127.0.0.1:9877"
 # A designated master waits until the lease of the present one has run out.
 ELECTION_TIMEOUT_MS = 10_000
-
-
-def _options(command: Callable[..., T]) -> Callable[..., T]:
-    """`--json`, and the options that become the command's `cluster`."""
-
-    @functools.wraps(command)
-    def with_cluster(
-        *arguments: Any, coordinator: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
-    ) -> T:
-        return command(*arguments, cluster=Cluster(coordinator, timeout_ms, tls_trusted, tls), **others)
-
-    decorators = (
-        click.option(
-            "--coordinator",
-            metavar="HOST:PORT",
-            envvar="PENSTOCK_COORDINATOR",
-            default=DEFAULT_COORDINATOR,
-            help=f"Coordinator; several are separated by ; (PENSTOCK_COORDINATOR, {DEFAULT_COORDINATOR}).",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_ms",
-            metavar="MS",
-            type=NumberType(1, 600_000),
-            default=3_000,
-            help="How long one answer may take, in milliseconds (3000).",
-        ),
-        click.option("--tls", is_flag=True, help="Connect with TLS."),
-        click.option(
-            "--tls-trusted",
-            metavar="FILE",
-            envvar="PENSTOCK_TLS_TRUSTED",
-            help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
-    )
-    return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), with_cluster)
 
 
 @click.group("set")
@@ -63,7 +31,7 @@ def broker_set() -> None:
 
 
 @broker_set.command("list")
-@_options
+@coordinator_options
 def list_sets(cluster: Cluster, as_json: bool) -> None:
     """List the broker sets: masters, who is in sync, who is there."""
     status = _status(cluster)
@@ -89,7 +57,7 @@ def list_sets(cluster: Cluster, as_json: bool) -> None:
 
 @broker_set.command()
 @click.argument("name")
-@_options
+@coordinator_options
 def describe(name: str, cluster: Cluster, as_json: bool) -> int:
     """Show the brokers of the set NAME: epochs, ends of their logs, last beats, the master's lease."""
     one = _status(cluster)["brokerSets"].get(name)
@@ -126,7 +94,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> int:
 @broker_set.command()
 @click.argument("name")
 @click.option("--broker", "broker_id", type=NumberType(1, 2**31 - 1), help="The one to be master.")
-@_options
+@coordinator_options
 def elect(name: str, broker_id: int | None, cluster: Cluster, as_json: bool) -> None:
     """Have a master elected for the set NAME.
 
@@ -157,7 +125,7 @@ def elect(name: str, broker_id: int | None, cluster: Cluster, as_json: bool) -> 
 )
 @click.option("--living", is_flag=True, help="Also brokers that are there.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_options
+@coordinator_options
 def clean(
     name: str, broker_ids: tuple[int, ...], living: bool, yes: bool, cluster: Cluster, as_json: bool
 ) -> None:
@@ -195,11 +163,10 @@ def _status(cluster: Cluster) -> dict[str, Any]:
         status: dict[str, Any] = json.loads(answer.body)
         return status
 
-    with reaching(cluster):
-        status = read(_call(cluster, Command(RequestCode.COORDINATOR_STATUS)))
-        if not status["isLeader"] and status["leader"]:
-            leader = Cluster(status["leader"], cluster.timeout_ms, cluster.tls_trusted, cluster.with_tls)
-            status = read(_call(leader, Command(RequestCode.COORDINATOR_STATUS)))
+    status = read(_call(cluster, Command(RequestCode.COORDINATOR_STATUS)))
+    if not status["isLeader"] and status["leader"]:
+        leader = replace(cluster, address=status["leader"])
+        status = read(_call(leader, Command(RequestCode.COORDINATOR_STATUS)))
     return status
 
 
@@ -211,23 +178,4 @@ def _change(cluster: Cluster, command: Command) -> Command:
 
 
 def _call(cluster: Cluster, command: Command, timeout_ms: int | None = None) -> Command:
-    import asyncio
-
-    from penstock.client.coordinators import Coordinators
-    from penstock.client.options import parse_coordinators
-    from penstock.errors import OptionError
-    from penstock.remoting import RemotingClient
-    from penstock.runtime import Runtime
-
-    addresses = parse_coordinators(cluster.nameserver)
-    if not addresses:
-        raise OptionError("no coordinator was named", "write --coordinator HOST:PORT")
-
-    async def ask() -> Command:
-        remoting = RemotingClient(runtime=Runtime.system(), tls=cluster.tls())
-        try:
-            return await Coordinators(addresses, remoting, cluster.timeout_ms).call(command, timeout_ms)
-        finally:
-            await remoting.close()
-
-    return asyncio.run(ask())
+    return ask_coordinators(cluster, lambda coordinators: coordinators.call(command, timeout_ms))

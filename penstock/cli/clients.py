@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,18 +15,20 @@ from penstock.errors import CallTimeoutError, ConnectError, PenstockError, Respo
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
+    from penstock.client.coordinators import Coordinators
     from penstock.remoting import TlsOptions
 
 T = TypeVar("T")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+DEFAULT_COORDINATOR = "127.0.0.1:9877"
 EXIT_NOT_FOUND = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Whom a command talks to, and how."""
+    """Whom a command talks to, and how: the address is a name server's or, for some commands, a coordinator's."""
 
-    nameserver: str
+    address: str
     timeout_ms: int
     tls_trusted: str | None = None
     with_tls: bool = False
@@ -41,22 +43,36 @@ class Cluster:
 
 
 def client_options(command: Callable[..., T]) -> Callable[..., T]:
-    """`--json`, and the options that become the command's `cluster`."""
+    """`--json`, and the options that become the command's `cluster`, which is found through a name server."""
+    return _cluster_options(
+        command, "--nameserver", "Name server", "PENSTOCK_NAMESERVER", DEFAULT_NAME_SERVER
+    )
 
+
+def coordinator_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The same for a command that asks the coordinators."""
+    return _cluster_options(
+        command, "--coordinator", "Coordinator", "PENSTOCK_COORDINATOR", DEFAULT_COORDINATOR
+    )
+
+
+def _cluster_options(
+    command: Callable[..., T], flag: str, what: str, variable: str, default: str
+) -> Callable[..., T]:
     @functools.wraps(command)
     def with_cluster(
-        *arguments: Any, nameserver: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
+        *arguments: Any, address: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
     ) -> T:
-        cluster = Cluster(nameserver, timeout_ms, tls_trusted, tls)
-        return command(*arguments, cluster=cluster, **others)
+        return command(*arguments, cluster=Cluster(address, timeout_ms, tls_trusted, tls), **others)
 
     decorators = (
         click.option(
-            "--nameserver",
+            flag,
+            "address",
             metavar="HOST:PORT",
-            envvar="PENSTOCK_NAMESERVER",
-            default=DEFAULT_NAME_SERVER,
-            help=f"Name server; several are separated by ; (PENSTOCK_NAMESERVER, {DEFAULT_NAME_SERVER}).",
+            envvar=variable,
+            default=default,
+            help=f"{what}; several are separated by ; ({variable}, {default}).",
         ),
         click.option(
             "--timeout",
@@ -86,7 +102,7 @@ def reaching(cluster: Cluster) -> Iterator[None]:
     except ConnectError as error:
         hint = error.hint or "`penstock status` says who answers"
         if error.message.startswith("no name server"):
-            hint += f"; --nameserver or PENSTOCK_NAMESERVER says where (now {cluster.nameserver})"
+            hint += f"; --nameserver or PENSTOCK_NAMESERVER says where (now {cluster.address})"
         raise PenstockError(error.message, hint) from error
     except CallTimeoutError as error:
         raise PenstockError(
@@ -103,9 +119,34 @@ def administering(cluster: Cluster) -> Iterator[Admin]:
 
     with (
         reaching(cluster),
-        Admin(cluster.nameserver, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms) as admin,
+        Admin(cluster.address, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms) as admin,
     ):
         yield admin
+
+
+def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaitable[T]]) -> T:
+    """The answer of the coordinator that leads."""
+    import asyncio
+
+    from penstock.client.coordinators import Coordinators
+    from penstock.client.options import parse_coordinators
+    from penstock.errors import OptionError
+    from penstock.remoting import RemotingClient
+    from penstock.runtime import Runtime
+
+    addresses = parse_coordinators(cluster.address)
+    if not addresses:
+        raise OptionError("no coordinator was named", "write --coordinator HOST:PORT")
+
+    async def ask() -> T:
+        remoting = RemotingClient(runtime=Runtime.system(), tls=cluster.tls())
+        try:
+            return await question(Coordinators(addresses, remoting, cluster.timeout_ms))
+        finally:
+            await remoting.close()
+
+    with reaching(cluster):
+        return asyncio.run(ask())
 
 
 def echo_json(value: Any, *, lines: bool = False) -> None:

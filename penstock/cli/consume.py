@@ -73,7 +73,7 @@ def consume(
     with administering(cluster) as admin:
         queues = admin.queues(topic)
         consumer = Consumer(
-            cluster.nameserver,
+            cluster.address,
             group or LOOKING_GROUP,
             tls=cluster.tls(),
             call_timeout_ms=cluster.timeout_ms,

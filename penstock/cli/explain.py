@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import Cluster, echo_json, reaching
-from penstock.cli.option_types import NumberType
+from penstock.cli.clients import Cluster, ask_coordinators, coordinator_options, echo_json
 
 if TYPE_CHECKING:
     from penstock.protocol.bodies.explanation import ExplanationBody
-
-DEFAULT_COORDINATOR = "127.0.0.1:9877"
 
 
 @click.group()
@@ -22,66 +19,17 @@ def explain() -> None:
 
 @explain.command()
 @click.argument("name")
-@click.option(
-    "--coordinator",
-    metavar="HOST:PORT",
-    envvar="PENSTOCK_COORDINATOR",
-    default=DEFAULT_COORDINATOR,
-    help=f"Coordinator; several are separated by ; (PENSTOCK_COORDINATOR, {DEFAULT_COORDINATOR}).",
-)
-@click.option(
-    "--timeout",
-    "timeout_ms",
-    metavar="MS",
-    type=NumberType(1, 600_000),
-    default=3_000,
-    help="How long one answer may take, in milliseconds (3000).",
-)
-@click.option("--tls", is_flag=True, help="Connect with TLS.")
-@click.option(
-    "--tls-trusted",
-    metavar="FILE",
-    envvar="PENSTOCK_TLS_TRUSTED",
-    help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def group(
-    name: str, coordinator: str, timeout_ms: int, tls: bool, tls_trusted: str | None, as_json: bool
-) -> None:
+@coordinator_options
+def group(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show who owns which queue of the group NAME, who is to own it, and why.
 
     Knows the groups whose consumers chose balance="coordinator".
     """
-    cluster = Cluster(coordinator, timeout_ms, tls_trusted, tls)
-    with reaching(cluster):
-        found = _ask(cluster, name)
+    found = ask_coordinators(cluster, lambda coordinators: coordinators.explain(name))
     if as_json:
         echo_json(found.to_json())
     else:
         _show(found)
-
-
-def _ask(cluster: Cluster, name: str) -> ExplanationBody:
-    import asyncio
-
-    from penstock.client.coordinators import Coordinators
-    from penstock.client.options import parse_coordinators
-    from penstock.errors import OptionError
-    from penstock.remoting import RemotingClient
-    from penstock.runtime import Runtime
-
-    addresses = parse_coordinators(cluster.nameserver)
-    if not addresses:
-        raise OptionError("no coordinator was named", "write --coordinator HOST:PORT")
-
-    async def ask() -> ExplanationBody:
-        remoting = RemotingClient(runtime=Runtime.system(), tls=cluster.tls())
-        try:
-            return await Coordinators(addresses, remoting, cluster.timeout_ms).explain(name)
-        finally:
-            await remoting.close()
-
-    return asyncio.run(ask())
 
 
 def _show(found: ExplanationBody) -> None:

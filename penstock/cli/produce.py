@@ -72,7 +72,7 @@ def produce(
     bodies = _Lines(sys.stdin.buffer)
     with reaching(cluster):
         producer = Producer(
-            cluster.nameserver,
+            cluster.address,
             "penstock-cli",
             tls=cluster.tls(),
             send_timeout_ms=cluster.timeout_ms,

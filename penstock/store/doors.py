@@ -70,6 +70,11 @@ class ReadDoors:
         queue = self.queues.get(topic, queue_id)
         return queue.max_offset if queue else 0
 
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the next message of a queue gets, whether those before it can be seen or not."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.state.next_offset if queue else 0
+
 
 class ReplicaDoors:
     """What replication calls."""

@@ -30,7 +30,9 @@ class Member:
         self.leases = PartitionLeases(OPTIONS, runtime.clock)
         self.store = ensemble.client()
         self.storage = OffsetStorage(self.store, 7, OffsetStorageOptions(stop_tries=1))
-        self.part = ZooKeeperOffsets(self.storage, self.offsets, self.leases, is_alone=False)
+        self.part = ZooKeeperOffsets(
+            self.storage, lambda topic, queue_id: 1_000_000, self.offsets, self.leases, is_alone=False
+        )
 
     async def lead(self) -> None:
         await self.part.prepare()
