@@ -7,7 +7,7 @@ from penstock._hot.layout cimport (
 )
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.queues cimport QueueState
-from penstock._hot.records cimport AppendRequest
+from penstock._hot.records cimport AppendRequest, RecordBuilder
 from penstock._hot.checks cimport check_record
 
 cdef class Dispatcher:
@@ -26,7 +26,12 @@ cdef class Dispatcher:
     cdef readonly Py_ssize_t position
     cdef readonly long long count
     cdef public long long last_timestamp
+    cdef public long long offset
+    cdef public long long limit
+    cdef public bint direct
     cdef Py_ssize_t tags, tags_end, keys_at, keys_end, unique, unique_end, delay, delay_end
+    cdef int _show(self, object requests, long long base, long long end) except? -1
+    cdef int _run_requests(self, object requests) except? -1
     cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base,
                   bint built) except? -1
     cdef QueueState _queue(self, const unsigned char *p, Py_ssize_t topic_at, Py_ssize_t topic_size, int queue_id)

@@ -157,20 +157,6 @@ class RecordBuilder:
         self.take_back()
         return -1
 
-    def append(
-        self, requests: Sequence[AppendRequest], base: int, room: int, now: int, fd: int, position: int
-    ) -> int:
-        """Build a run of all requests and write it at `position` of the file; its size.
-
-        -1 if they do not all fit: nothing is given out. A failed write gives -2 with the reason in `error`: what
-        was given out has to be taken back.
-        """
-        used: cython.Py_ssize_t = self._build(requests, base, room, now)
-        if used < 0:
-            return -1
-        self.error = self._write(fd, position)
-        return -2 if self.error else used
-
     def write(self, fd: int, position: int) -> bool:
         """Write the run at `position` of the file; False with the reason in `error` if that failed."""
         self.error = self._write(fd, position)

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from penstock._hot.dispatch import Dispatcher
 from penstock._hot.layout import BLANK_SIZE
 from penstock._hot.queues import QueueState
 from penstock._hot.reads import is_zero
@@ -52,11 +53,13 @@ class CommitLog(SegmentTable):
         options: StoreOptions,
         findings: Findings,
         store_host: bytes,
+        dispatcher: Dispatcher,
         *,
         read_only: bool,
     ) -> None:
         super().__init__(runtime, paths, options, findings, read_only=read_only)
         self.last_timestamp = 0
+        self._dispatcher = dispatcher
         self._active: Segment | None = None
         # The next segment, made ahead and not in the table yet. Whoever makes one holds the lock: an append that
         # needs it sooner waits for what the keeper has begun instead of beginning again. Taken after the append
@@ -68,10 +71,7 @@ class CommitLog(SegmentTable):
         self._now_ms = runtime.clock.now_ms
         # Where the log was cut since it was opened, newest last. Whoever works without the lock compares the number.
         self.cuts: list[int] = []
-        # Called after a write: with the requests where all of them went into one run, else with the built bytes.
-        self.on_appended: Callable[[Sequence[AppendRequest], int, int], None] = lambda requests, end, base: (
-            None
-        )
+        # Called with the built bytes after a write that was not of one run of requests: those the dispatcher saw.
         self.on_built: Callable[[bytearray, int, int], None] = lambda buffer, size, base: None
 
     def _largest_body(self) -> int:
@@ -98,7 +98,8 @@ class CommitLog(SegmentTable):
                 now = self.last_timestamp
             if segment.fd >= 0:
                 # Built and written in one compiled call; the rest of this method is what a group costs in Python.
-                used = builder.append(requests, base, segment.size - position, now, segment.fd, position)
+                room = segment.size - position
+                used = self._dispatcher.append(builder, requests, base, room, now, segment.fd, position)
                 if used == WRITE_FAILED:
                     error = OSError(builder.error, os.strerror(builder.error))
                     raise self._write_failed(segment, builder.used, error)
@@ -106,10 +107,10 @@ class CommitLog(SegmentTable):
                 used = builder.build(requests, base, segment.size - position, now)
                 if used >= 0:
                     self._write(segment, builder.content(), 0)
+                    self._dispatcher.show(requests, base, base + used)
             if used >= 0:
                 segment.position = position + used
                 self.max_offset = base + used
-                self.on_appended(requests, base + used, base)
                 return
         self._append_over_segments(requests)
         builder.shrink()

@@ -19,8 +19,6 @@ Runs under the store's append lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from penstock._hot.checks import check
 from penstock._hot.dispatch import Dispatcher
 from penstock._hot.layout import (
@@ -37,7 +35,6 @@ from penstock._hot.layout import (
     RECORD_SIZE_MIN,
 )
 from penstock._hot.reads import find_record
-from penstock._hot.records import AppendRequest
 from penstock.errors import StoreFormatError, TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
@@ -64,12 +61,11 @@ class LogDispatch:
         self._queues = queues
         self._dispatcher = dispatcher
         self._findings = findings
-        self.offset = 0
         # Nothing at or behind this position is dispatched. A record ends here, or nothing is held.
         self.held_at = NOT_HELD
         self.bounded_at = NOT_HELD
-        # The nearer of both, so that an append pays for one comparison.
-        self.limit = NOT_HELD
+        # The nearer of both is the dispatcher's, where an append pays for one comparison.
+        dispatcher.limit = NOT_HELD
         # Whether what there is to dispatch always ends with a record; a replica's log, or a bound, may end anywhere.
         self.ends_whole = True
         # There is nothing to do before so much of the log may be seen: a record that was cut by its limit ends there.
@@ -77,22 +73,35 @@ class LogDispatch:
         # Recovery sets this while it reads only the end of the log: a hole then means reading all of it.
         self.rescan_on_gap = False
 
+    @property
+    def offset(self) -> int:
+        return self._dispatcher.offset
+
+    @offset.setter
+    def offset(self, position: int) -> None:
+        self._dispatcher.offset = position
+
+    @property
+    def limit(self) -> int:
+        """Nothing that ends behind it is dispatched."""
+        return self._dispatcher.limit
+
     def hold(self, position: int) -> int:
         """Dispatch nothing from `position` on until `release`; the position."""
         invariant(self.held_at == NOT_HELD, "there is one hold at a time")
         self.held_at = position
-        self.limit = min(self.held_at, self.bounded_at)
+        self._dispatcher.limit = min(self.held_at, self.bounded_at)
         return position
 
     def release(self) -> None:
         """What was held may be dispatched again; `catch_up` does it."""
         self.held_at = NOT_HELD
-        self.limit = self.bounded_at
+        self._dispatcher.limit = self.bounded_at
 
     def bound(self, position: int) -> None:
         """Dispatch nothing that ends behind `position`; NOT_HELD takes the bound away."""
         self.bounded_at = position
-        self.limit = min(self.held_at, self.bounded_at)
+        self._dispatcher.limit = min(self.held_at, self.bounded_at)
 
     def restart(self, offset: int) -> None:
         """Go on from here: the log was cut, or begins here."""
@@ -114,13 +123,6 @@ class LogDispatch:
             return
         if self._dispatcher.run_built(built, size, base) == DONE:
             self.offset = base + size
-
-    def appended(self, requests: Sequence[AppendRequest], end: int, base: int) -> None:
-        """Dispatch messages just written at `base`, from their requests, if nothing before them is waiting."""
-        if base != self.offset or end > self.limit:
-            return
-        if self._dispatcher.run_requests(requests) == DONE:
-            self.offset = end
 
     def catch_up(self, limit: int) -> None:
         """Dispatch from the maps the records that end up to a log position, or to where the rest is held."""

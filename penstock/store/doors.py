@@ -1,4 +1,4 @@
-"""Two sides of `MessageStore` that only hand on: what readers call, and what replication calls.
+"""Two sides of `MessageStore` that only hand on: what readers call and ask, and what replication calls.
 
 They are the store's interface and hold nothing: the work is in `reading.py`, `replica.py` and `truncation.py`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
+from penstock.errors import StoreFailedError
 from penstock.message import StoredMessage
 from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import LogDispatch
@@ -21,12 +22,26 @@ from penstock.telemetry import Meters
 
 
 class ReadDoors:
-    """What readers call."""
+    """What readers call, and how the store is."""
 
     gate: WriteGate
     reader: StoreReader
     queues: QueueTable
     meters: Meters
+
+    def fail(self, message: str) -> StoreFailedError:
+        """Stop accepting for good: the error that every append gets from now on."""
+        return self.gate.fail(message)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether only a restart can help."""
+        return self.gate.has_failed
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether an append would be accepted now."""
+        return self.gate.is_writable
 
     def get(
         self,

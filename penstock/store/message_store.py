@@ -85,7 +85,13 @@ class MessageStore(ReadDoors, ReplicaDoors):
         self._default_durability = Durability.FLUSHED if self._sync_mode else Durability.MEMORY
         self.dispatcher = Dispatcher(options.delays_ms, options.index_enabled, TAIL_MAX)
         self.log = CommitLog(
-            runtime, self.paths, options, self.findings, self._host_bytes, read_only=read_only
+            runtime,
+            self.paths,
+            options,
+            self.findings,
+            self._host_bytes,
+            self.dispatcher,
+            read_only=read_only,
         )
         self.queues = QueueTable(
             runtime.disk, self.paths, options, self.findings, self.dispatcher, read_only=read_only
@@ -179,7 +185,7 @@ class MessageStore(ReadDoors, ReplicaDoors):
             return
         if not self._sync_mode:
             self.log.on_built = self.dispatch.written
-            self.log.on_appended = self.dispatch.appended
+            self.dispatcher.direct = True
         self.gate.open()
         self.keeper.settle()
         if background:
@@ -310,15 +316,18 @@ class MessageStore(ReadDoors, ReplicaDoors):
         with self._lock:
             if not self.gate.accepting or self.flusher.failure:
                 self.gate.check_writable()
+            log, dispatcher = self.log, self.dispatcher
             try:
-                self.log.append(requests)
+                log.append(requests)
             except StoreFailedError as error:
                 self.gate.stop(error)
                 raise
             finally:
-                if not self._sync_mode:
+                # Mostly nobody listens and all is shown: not even the call is worth it then.
+                waits = dispatcher.offset != log.max_offset
+                if not self._sync_mode and (waits or self._listeners or dispatcher.heavy):
                     self._announce()
-            end = self.log.max_offset
+            end = log.max_offset
             self._counters["appends"] += len(requests)
         if durability is None:
             durability = self._default_durability
@@ -444,20 +453,6 @@ class MessageStore(ReadDoors, ReplicaDoors):
         with self._lock:
             self.dispatcher.next_round()  # arrivals are not collected while nobody listens
             self._listeners.append(listener)
-
-    def fail(self, message: str) -> StoreFailedError:
-        """Stop accepting for good: the error that every append gets from now on."""
-        return self.gate.fail(message)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether only a restart can help."""
-        return self.gate.has_failed
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether an append would be accepted now."""
-        return self.gate.is_writable
 
     def absorb_keys(self) -> None:
         """Enter the keys of dispatched records into the index, without holding up appends.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from penstock._hot.dispatch import Dispatcher
 from penstock.errors import CodecError, StoreFormatError
 from penstock.message import HostAddress
 from penstock.metadata.fastjson import loads
@@ -47,7 +48,10 @@ class StoreView:
         self._files = FileCache(disk)
         findings = Findings()
         findings.listen(self.issues.take)
-        self.log = CommitLog(runtime, self.paths, self.options, findings, NO_HOST.encode(), read_only=True)
+        nothing = Dispatcher((), False)  # nothing is ever appended here
+        self.log = CommitLog(
+            runtime, self.paths, self.options, findings, NO_HOST.encode(), nothing, read_only=True
+        )
         try:
             self.queues = {
                 (topic, queue_id): QueueFiles(

@@ -70,10 +70,28 @@ def test_all_ways_give_the_same_entries_and_keys(seed: int) -> None:
         for state in states:
             dispatcher.add_queue(state)
         if way == "requests":
-            assert dispatcher.run_requests(requests) == DONE
+            dispatcher.direct, dispatcher.limit = True, builder.used
+            dispatcher.show(requests, 0, builder.used)
+            assert dispatcher.offset == builder.used
         elif way == "built":
             assert dispatcher.run_built(builder.buffer, builder.used, 0) == DONE
         else:
             assert dispatcher.run_mapped(MappedBytes(bytes(builder.content())), 0, builder.used, 0) == DONE
         outcomes.append(outcome(dispatcher, states))
     assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.parametrize(
+    ("direct", "offset", "limit"), [(False, 0, 1 << 20), (True, 1, 1 << 20), (True, 0, 10)]
+)
+def test_requests_are_shown_only_where_they_may_be(direct: bool, offset: int, limit: int) -> None:
+    """Not under synchronous flush, not while something before them waits, not behind a bound."""
+    queue = QueueState(b"orders", 0)
+    requests = [AppendRequest(queue, b"x", b"KEYS\x01k\x02", 1_700_000_000_000, HOST)]
+    builder = RecordBuilder(HOST, 1 << 20)
+    size = builder.build(requests, 0, 1 << 20, 1_700_000_000_123)
+    dispatcher = Dispatcher((), True)
+    dispatcher.add_queue(queue)
+    dispatcher.direct, dispatcher.offset, dispatcher.limit = direct, offset, limit
+    dispatcher.show(requests, 0, size)
+    assert (dispatcher.offset, dispatcher.count, dispatcher.key_count, queue.tail_count) == (offset, 0, 0, 0)
