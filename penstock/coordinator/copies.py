@@ -1,5 +1,7 @@
 """The broker sets as a coordinator knows them that does not lead: a copy, at most 3 s old.
 
+Who is alive it knows from the leader's entries in the registry, which may lag behind a little more.
+
 How old it is, is known like this. Before it reads, it writes (its own entry in the registry). ZooKeeper lets nobody
 read an older state than his own last answered write, so what is read is at least as new as the moment at which that
 write was sent. Reads alone would prove nothing: a server that is cut off from the others answers them for a while.
@@ -16,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from penstock.coordinator.broker_sets import read_sets
 from penstock.coordinator.metadata import MetadataStore
+from penstock.coordinator.registry import live_ids
 from penstock.coordinator.set_record import SetRecord
 from penstock.coordinator.topic_reports import SetName
 from penstock.errors import MetadataError, RequestError
@@ -44,6 +47,7 @@ class RecordCopies:
         self._stale_max_ms = stale_max_ms
         self._stale_wait_ms = stale_wait_ms
         self._records: Mapping[SetName, SetRecord] = {}
+        self._alive: Mapping[SetName, frozenset[int]] = {}
         self._as_of_ms: int | None = None
         self._wake = asyncio.Event()
         self._refreshed = asyncio.Event()
@@ -72,6 +76,10 @@ class RecordCopies:
             ) from error
         return self._records
 
+    def alive(self, name: SetName) -> frozenset[int]:
+        """Ids of the members that the leader took for alive when the copy was made."""
+        return self._alive.get(name, frozenset())
+
     def _is_fresh(self) -> bool:
         age = self.age_ms
         return age is not None and age <= self._stale_max_ms
@@ -80,7 +88,9 @@ class RecordCopies:
         """One round."""
         sent_ms = self._clock.monotonic_ms()
         await self._touch()
-        self._records = await read_sets(self._store)
+        records = await read_sets(self._store)
+        alive = {name: await live_ids(self._store, name) for name in records}
+        self._records, self._alive = records, alive
         self._as_of_ms = sent_ms
         self._refreshed.set()
 

@@ -32,6 +32,12 @@ BATCH = 100
 RETRY_S = 1.0
 
 
+async def live_ids(store: MetadataStore, name: SetName) -> frozenset[int]:
+    """The members of a broker set that the leader has entered."""
+    found = await store.children(f"{BROKERS}/{name.cluster}/{name.name}")
+    return frozenset(int(child) for child in found if child.isascii() and child.isdigit())
+
+
 class Registry:
     """Keeps entries as they are wanted. `want` replaces what is wanted; a task brings the store there."""
 

@@ -67,9 +67,17 @@ class QuestionProcessor:
         table.register(RequestCode.COORDINATOR_STATUS, self.handle_status)
 
     async def _records(self) -> Mapping[SetName, SetRecord]:
-        if self._leadership.is_sure and self._sets.is_settled:
-            return self._sets.records()
-        return await self._copies.records()
+        return self._sets.records() if self._leads() else await self._copies.records()
+
+    def _leads(self) -> bool:
+        return self._leadership.is_sure and self._sets.is_settled
+
+    def _alive(self, name: SetName) -> frozenset[int]:
+        """Who is alive by the word of whoever leads: this one's beats, or the copy that the answer is made of."""
+        one = self._sets.get(name) if self._leads() else None
+        if one is None:
+            return self._copies.alive(name)
+        return frozenset(number for number in one.record.replicas if self._sets.is_alive(one, number))
 
     async def _named(self, broker_name: str) -> SetRecord | None:
         check_name("broker name", broker_name)
@@ -114,14 +122,13 @@ class QuestionProcessor:
         return command.answer(body=BrokerReplicasInfo(found).encode())
 
     def _replicas(self, name: SetName, record: SetRecord, dialled_ip: str) -> ReplicasInfo:
-        master = record.master
-        one = self._sets.get(name)
+        master, alive = record.master, self._alive(name)
         identities = {
             broker_id: ReplicaIdentity(
                 name.name,
                 broker_id,
                 seen_from(replica.address, dialled_ip),
-                one is not None and self._sets.is_alive(one, broker_id),
+                broker_id in alive,
             )
             for broker_id, replica in sorted(record.replicas.items())
         }

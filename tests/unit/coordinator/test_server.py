@@ -114,6 +114,27 @@ def test_one_leads_and_the_other_answers_questions_refuses_changes_and_names_the
     asyncio.run(go())
 
 
+def test_who_is_alive_is_the_leaders_word_whoever_is_asked() -> None:
+    async def alive(asking: FakeBroker, at: Coordinator) -> list[bool]:
+        await at.copies.refresh()
+        data = await asking.ask(at, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, b'["broker-a"]')
+        return [member.alive for member in BrokerReplicasInfo.decode(data.body).sets["broker-a"].in_sync]
+
+    async def go() -> None:
+        async with pair() as (one, two, _), brokers(1, 2) as (broker, asking):
+            await broker.join(one)
+            async with asyncio.timeout(10):
+                while await alive(asking, two) != [True]:
+                    await broker.beat(one)
+                assert await alive(asking, one) == [True]
+                await broker.client.close()
+                for each in (one, two):
+                    while await alive(asking, each) != [False]:
+                        await asyncio.sleep(0.05)
+
+    asyncio.run(go())
+
+
 @pytest.mark.seed("S0-38")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I14")
