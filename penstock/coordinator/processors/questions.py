@@ -72,12 +72,12 @@ class QuestionProcessor:
     def _leads(self) -> bool:
         return self._leadership.is_sure and self._sets.is_settled
 
-    def _alive(self, name: SetName) -> frozenset[int]:
+    def _alive(self, name: SetName, record: SetRecord) -> frozenset[int]:
         """Who is alive by the word of whoever leads: this one's beats, or the copy that the answer is made of."""
         one = self._sets.get(name) if self._leads() else None
         if one is None:
             return self._copies.alive(name)
-        return frozenset(number for number in one.record.replicas if self._sets.is_alive(one, number))
+        return frozenset(number for number in record.replicas if self._sets.is_alive(one, number))
 
     async def _named(self, broker_name: str) -> SetRecord | None:
         check_name("broker name", broker_name)
@@ -122,7 +122,7 @@ class QuestionProcessor:
         return command.answer(body=BrokerReplicasInfo(found).encode())
 
     def _replicas(self, name: SetName, record: SetRecord, dialled_ip: str) -> ReplicasInfo:
-        master, alive = record.master, self._alive(name)
+        master, alive = record.master, self._alive(name, record)
         identities = {
             broker_id: ReplicaIdentity(
                 name.name,
