@@ -25,6 +25,7 @@ _LOG = logging.getLogger("penstock.store")
 PAGE = 4096
 SCRUB_STEP_MS = 100
 KEYS_PENDING_MAX = 1 << 18
+SAY_AGAIN_MS = 60_000
 
 
 class Keeper:
@@ -43,6 +44,7 @@ class Keeper:
         # With groups to wait for nothing is deleted before the broker has said how far they are.
         self._needed = Needed(everything=bool(self._options.retention_groups))
         self._due: dict[str, int] = {}
+        self._said, self._say_again_ms = "", 0
         self._audit = LogAudit(
             store.log, store.queues, store.findings, lock, repair=True, dispatch=store.dispatch
         )
@@ -71,8 +73,11 @@ class Keeper:
         self._sync_derived(0)
 
     def failed(self, error: BaseException) -> None:
-        """A round failed. Appends find out by themselves; here it is only said."""
-        _LOG.error("background work of the store failed: %s", error)
+        """A round failed. Appends find out by themselves; here it is only said: the same thing once a minute."""
+        now, text = self._runtime.clock.monotonic_ms(), str(error)
+        if text != self._said or now >= self._say_again_ms:
+            _LOG.error("background work of the store failed, and is tried again: %s", text)
+            self._said, self._say_again_ms = text, now + SAY_AGAIN_MS
 
     def tick(self) -> None:
         """Do what is due. After a failure nothing is: what the disk holds is not known, and must not be promised."""

@@ -112,8 +112,10 @@ class BrokerSet:
 
 
 @contextmanager
-def broker_set(folder: Path, *arguments: str, flush: str = "async", count: int = 3) -> Iterator[BrokerSet]:
-    """The set, with everybody in sync."""
+def broker_set(
+    folder: Path, *arguments: str, flush: str = "async", count: int = 3, fillable: bool = False
+) -> Iterator[BrokerSet]:
+    """The set, with everybody in sync. `fillable`: the brokers' disks can be filled."""
     names = name_server(folder / "nameserver")
     coordinator = ServerProcess("coordinator", folder / "coordinator")
     nodes = [
@@ -126,6 +128,8 @@ def broker_set(folder: Path, *arguments: str, flush: str = "async", count: int =
         )
         for number in range(1, count + 1)
     ]
+    for node in nodes if fillable else ():
+        node.watch_disk()
     everybody = [names, coordinator, *nodes]
     try:
         for server in everybody:

@@ -34,6 +34,9 @@ class ServerProcess:
         self.command = command
         self.data = folder / "data"
         self.log = folder / "stderr.log"
+        # Its disk is full while this exists, if it is told to `watch_disk`.
+        self.full_mark = folder / "disk-is-full"
+        self._launcher = ["penstock.cli.main"]
         self._arguments = arguments
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,12 +46,20 @@ class ServerProcess:
         """Where it listens, whatever it tells clients."""
         return f"127.0.0.1:{self.port}"
 
+    def watch_disk(self) -> None:
+        """From its next start on its disk can be filled, and its writes are not the compiled ones."""
+        self._launcher = ["tests.fault.cluster.filling_server", str(self.full_mark)]
+
+    @property
+    def can_fill(self) -> bool:
+        return len(self._launcher) > 1
+
     # -- life ------------------------------------------------------------------------------------------------
 
     def launch(self) -> None:
         """Start it without waiting for it."""
         assert self._process is None, "it runs already"
-        line = [sys.executable, "-m", "penstock.cli.main", self.command, "--json", "--port", str(self.port)]
+        line = [sys.executable, "-m", *self._launcher, self.command, "--json", "--port", str(self.port)]
         line += ["--data", str(self.data), *self._arguments]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)

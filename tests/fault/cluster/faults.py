@@ -59,6 +59,7 @@ class Storm:
             "stop a broker": ("brokers", lambda: self._one(self._paused), 3),
             "cut a broker off": ("brokers", lambda: self._one(self._cut), 3),
             "deafen a broker": ("brokers", lambda: self._one(self._deaf), 2),
+            "fill a disk": ("brokers", self._disk_full, 2),
             "break connections": ("brokers", lambda: self._one(self._reset), 1),
             "kill a coordinator": ("coordinators", lambda: self._killed(self._coordinator()), 2),
             "stop a coordinator": ("coordinators", lambda: self._paused(self._coordinator()), 2),
@@ -158,6 +159,19 @@ class Storm:
         for way in self._cluster.around[server]:
             way.reset(self._choice.randrange(1, 3_000))
         yield
+
+    @contextmanager
+    def _disk_full(self) -> Iterator[None]:
+        """The master's, if its can be; it stays master, and takes nothing until there is space again."""
+        able = [one for one in self._cluster.brokers if one.can_fill]
+        other, master = self._choice.choice(able), self._cluster.master()
+        server = master if master in able else other
+        self._say(f"  the disk of {self._name(server)} is full")
+        server.full_mark.touch()
+        try:
+            yield
+        finally:
+            server.full_mark.unlink()
 
     @contextmanager
     def _leader_lost(self) -> Iterator[None]:

@@ -137,6 +137,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             node = broker(
                 folder / f"broker-{number}", ";".join(n.address for n in names), *settings, flush="async"
             )
+            if number != 3:  # one writes as in earnest, in one compiled call
+                node.watch_disk()
             brokers.append(node)
             ways += [proxy(f"127.0.0.1:{port}", (host, port)) for port in (node.port, ha_port)]
             around[node] = ways

@@ -1,0 +1,68 @@
+"""A disk of a coordinated set is full for a while: a master's refuses with a reason, a replica's is left behind, and
+with space everything goes on by itself, without a restart and with nothing lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.errors import PenstockError
+from tests.fault.test_failover import TOPIC, Listening, Sends, consume_all, ready
+
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I4")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_some(
+    tmp_path: Path, flush: str
+) -> None:
+    with ready(tmp_path, flush=flush, fillable=True) as found:
+        with Sends(found.names.address) as sends:
+            time.sleep(1.0)
+            master = found.master()
+            master.full_mark.touch()
+            time.sleep(0.5)
+            before = sends.bodies
+            with penstock.Producer(found.names.address, send_timeout_ms=3_000) as producer:
+                with pytest.raises(PenstockError, match="no space left"):
+                    producer.send(TOPIC, b"too much")
+            with Listening(found.names.address) as consumer:
+                consumer.wait_for(before)
+            time.sleep(2.0)
+            assert found.master() is master, "its lease does not depend on its disk"
+            master.full_mark.unlink()
+            returned = time.monotonic()
+            took = sends.after(returned)
+            print(f"acknowledged again {took:.2f} s after there was space")
+        found.wait(3)
+        got = consume_all(found.names.address, sends.bodies)
+        assert b"too much" not in got
+        found.assert_equal_logs()
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I4")
+@pytest.mark.timeout(180)
+def test_a_replica_without_space_is_left_behind_and_catches_up(tmp_path: Path) -> None:
+    with ready(tmp_path, fillable=True) as found:
+        with Sends(found.names.address) as sends:
+            time.sleep(0.5)
+            replica = found.replicas()[0]
+            replica.full_mark.touch()
+            filled = time.monotonic()
+            found.wait(2)
+            print(f"out of the set after {time.monotonic() - filled:.1f} s")
+            sends.after(time.monotonic())
+            replica.full_mark.unlink()
+            found.wait(3)
+            time.sleep(0.5)
+        assert not sends.failures
+        consume_all(found.names.address, sends.bodies)
+        found.assert_equal_logs()
