@@ -120,9 +120,7 @@ def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = 30.0) 
 
 
 @contextmanager
-def ready(
-    folder: Path, *arguments: str, flush: str = "async", fillable: bool = False
-) -> Iterator[BrokerSet]:
+def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = False) -> Iterator[BrokerSet]:
     with broker_set(folder, *arguments, flush=flush, fillable=fillable) as found:
         with penstock.Admin(found.names.address) as admin:
             deadline = time.monotonic() + 10

@@ -13,7 +13,6 @@ from penstock.errors import PenstockError
 from tests.fault.test_failover import TOPIC, Listening, Sends, consume_all, ready
 
 
-
 @pytest.mark.fault("F4")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
@@ -29,9 +28,11 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
             master.full_mark.touch()
             time.sleep(0.5)
             before = sends.bodies
-            with penstock.Producer(found.names.address, send_timeout_ms=3_000) as producer:
-                with pytest.raises(PenstockError, match="no space left"):
-                    producer.send(TOPIC, b"too much")
+            with (
+                penstock.Producer(found.names.address, send_timeout_ms=3_000) as producer,
+                pytest.raises(PenstockError, match="no space left"),
+            ):
+                producer.send(TOPIC, b"too much")
             with Listening(found.names.address) as consumer:
                 consumer.wait_for(before)
             time.sleep(2.0)

@@ -8,10 +8,12 @@ messages that are late, lost or held until a partition heals, processes that are
 machines that lose their power, a metadata service with sessions, versions and outages. Nothing here asks a real
 clock or an unseeded random number, so the same seed gives the same history, down to the last byte.
 
-What must hold is in `judge.py`. Owned by tests; nothing in production imports it.
+The division of queues among consumers has a world of its own, in `balancing.py` (`--balance`). What must hold is in
+`judge.py` and there. Owned by tests; nothing in production imports it.
 """
 
+from penstock.testing.simulation.balancing import BalanceReport, simulate_balance
 from penstock.testing.simulation.judge import Broken
 from penstock.testing.simulation.schedule import Plan, Report, simulate
 
-__all__ = ["Broken", "Plan", "Report", "simulate"]
+__all__ = ["BalanceReport", "Broken", "Plan", "Report", "simulate", "simulate_balance"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from penstock.testing.simulation import Broken, simulate
+from penstock.testing.simulation import BalanceReport, Broken, Report, simulate, simulate_balance
 
 
 def _print(line: str) -> None:
@@ -17,11 +17,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first history")
     parser.add_argument("--count", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--trace", action="store_true", help="print what happened")
+    parser.add_argument("--balance", action="store_true", help="of a balanced group instead of a broker set")
     arguments = parser.parse_args()
     write = sys.stdout.write
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         try:
-            report = simulate(seed, show=_print if arguments.trace else None)
+            show = _print if arguments.trace else None
+            report: Report | BalanceReport
+            report = simulate_balance(seed, show=show) if arguments.balance else simulate(seed, show=show)
         except Broken as broken:
             write(f"{broken}\n")
             return 1

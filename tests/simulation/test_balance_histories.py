@@ -1,0 +1,89 @@
+"""A thousand histories of a balanced group that a seed decides, and proof that a broken rule would be found.
+
+A failing history prints the command that replays it. `SEEDS=n` runs n histories, `FIRST_SEED=n` from there on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from unittest.mock import patch
+
+import pytest
+
+from penstock.broker.partition_leases import LeaseOutcome, PartitionLeases
+from penstock.coordinator.events import EventLines
+from penstock.protocol.bodies import MessageQueue
+from penstock.testing.simulation import Broken, simulate_balance
+
+SEEDS = int(os.environ.get("SEEDS", "1000"))
+FIRST = int(os.environ.get("FIRST_SEED", "1"))
+LOTS = 10
+# Histories among which a broken rule has to show.
+SEARCH = 100
+
+
+@pytest.mark.parametrize("lot", range(LOTS))
+@pytest.mark.fault("F1", "F2", "F3")
+@pytest.mark.invariant("I10")
+def test_no_queue_has_two_readers_and_in_the_end_each_has_one(lot: int) -> None:
+    reports = [simulate_balance(seed) for seed in range(FIRST + lot, FIRST + SEEDS, LOTS)]
+    assert sum(one.faults for one in reports) > 5 * len(reports)
+    assert sum(one.rounds for one in reports) > 5 * len(reports)
+    assert sum(one.moves for one in reports) > 5 * len(reports)
+    assert sum(one.refusals for one in reports) > len(reports)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    first: list[str] = []
+    second: list[str] = []
+    assert simulate_balance(77, show=first.append) == simulate_balance(77, show=second.append)
+    assert first == second
+    assert len(first) > 10
+
+
+# -- broken rules ------------------------------------------------------------------------------------------------
+
+
+class Generous(PartitionLeases):
+    """A broker that lets everybody have everything."""
+
+    def claim(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> LeaseOutcome:
+        return LeaseOutcome(tuple(queues))
+
+    refresh = claim
+
+
+class Forgetful(PartitionLeases):
+    """A broker that grants at once after a start, although somebody may hold what it does not know of."""
+
+    def begin(self, topics: Iterable[str]) -> None:
+        super().begin(())
+
+
+class Forgiving(PartitionLeases):
+    """A broker that lets somebody go on whose lease is over, whoever has read on meanwhile."""
+
+    def refresh(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> LeaseOutcome:
+        return LeaseOutcome(tuple(queues))
+
+
+def search(leases: type[PartitionLeases], *, gentle: bool = False) -> None:
+    for seed in range(1, SEARCH + 1):
+        simulate_balance(seed, leases=leases, gentle=gentle)
+
+
+@pytest.mark.parametrize("leases", [Generous, Forgetful, Forgiving])
+def test_a_broken_lease_is_found(leases: type[PartitionLeases]) -> None:
+    with pytest.raises(Broken, match=r"seed \d+: I10: queue .*--balance --seed \d+"):
+        search(leases)
+
+
+def test_the_barrier_alone_keeps_living_consumers_apart_and_its_lack_is_found() -> None:
+    """Whatever is late or lost: without deaths and take-overs the coordinator gives away nothing that is held."""
+    search(Generous, gentle=True)
+    with (
+        patch.object(EventLines, "is_deliverable", lambda self, member, is_taken: True),
+        pytest.raises(Broken, match="I10: queue"),
+    ):
+        search(Generous, gentle=True)
