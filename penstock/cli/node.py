@@ -1,8 +1,8 @@
-"""The roles of one process, assembled: a name server, a broker, both, or a coordinator, in one event loop.
+"""The roles of one process, assembled: a name server, a broker, a coordinator, or several, in one event loop.
 
 Rules: started in the order in which they need each other and stopped in the reverse one; a start that fails
 takes down what it had started. A broker beside a name server registers with it and is ready only when it is
-known there, so that whoever reads the ready line can send at once.
+known there, so that whoever reads the ready line can send at once. A broker beside a coordinator is under it.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ class Node:
                 own = _reachable(self.nameserver.address)
                 others = [address for address in broker_options.name_servers if address != own]
                 broker_options = replace(broker_options, name_servers=(own, *others))
+            if self.coordinator is not None:
+                own = _reachable(self.coordinator.address)
+                others = [address for address in broker_options.coordinators if address != own]
+                broker_options = replace(broker_options, coordinators=(own, *others))
             self.broker = Broker(
                 broker_options,
                 options.store,
@@ -163,14 +167,17 @@ class Node:
         return coordinator
 
     async def _until_registered(self, broker: Broker) -> None:
-        """Only with its own name server: another one may be down, which is no reason to wait."""
-        own = broker.registration.links[0]
+        """Only with its own name server: another one may be down, which is no reason to wait. A coordinated broker
+        registers when it is told to be master."""
+        own = None
         for _ in range(REGISTER_WAIT_MS // 2):
-            if own.is_registered:
+            own = next(iter(broker.registration.links), None)
+            if own is not None and own.is_registered:
                 return
             await asyncio.sleep(0.002)
+        trouble = "it has no master" if own is None else own.trouble or "no answer"
         raise PenstockError(
-            f"the broker could not register with its own name server: {own.trouble or 'no answer'}",
+            f"the broker could not register with its own name server: {trouble}",
             "set tls.trusted to who signed its certificate"
             if self.options.tls
             else "see the log lines above",

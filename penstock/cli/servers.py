@@ -72,12 +72,25 @@ _ADVERTISE = click.option(
 @_HOST
 @click.option("--port", type=PORT, help="Port of the broker (10911); 0 takes a free one.")
 @click.option("--nameserver-port", type=PORT, help="Port of the name server (9876); 0 takes a free one.")
+@click.option(
+    "--coordinator", "is_coordinated", is_flag=True, help="Run a coordinator too, and the broker under it."
+)
+@click.option("--coordinator-port", type=PORT, help="Port of the coordinator (9877); 0 takes a free one.")
 @_ADVERTISE
 @_common
-def up(host: str | None, port: int | None, nameserver_port: int | None, **others: Any) -> int:
+def up(
+    host: str | None,
+    port: int | None,
+    nameserver_port: int | None,
+    is_coordinated: bool,
+    coordinator_port: int | None,
+    **others: Any,
+) -> int:
     """Run a name server and a broker in one process.
 
-    Prints one line when both answer, and stops cleanly on Ctrl-C or SIGTERM; a second signal ends it at once.
+    Prints one line when both answer, and stops cleanly on Ctrl-C or SIGTERM; a second signal ends it at once. With
+    --coordinator consumers can have their queues divided by a server, and topics are made on demand; the state of
+    the coordinator is in the data directory.
     """
     flags = [
         ("--host", "nameserver.host", host),
@@ -85,6 +98,12 @@ def up(host: str | None, port: int | None, nameserver_port: int | None, **others
         ("--port", "broker.port", port),
         ("--nameserver-port", "nameserver.port", nameserver_port),
     ]
+    if is_coordinated or coordinator_port is not None:
+        flags += [
+            ("--host", "coordinator.host", host),
+            ("--coordinator-port", "coordinator.port", coordinator_port),
+        ]
+        return _run("up", ("nameserver", "broker", "coordinator"), flags, **others)
     return _run("up", ("nameserver", "broker"), flags, **others)
 
 

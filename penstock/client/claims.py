@@ -4,6 +4,11 @@ Rules. A lease counts from the moment its request was sent, so it is over here b
 a broker refuses, it says who holds the queue (`refused`). In order, the queue lock of RocketMQ is asked for as well,
 after the lease and given back before it: brokers know by it that a group consumes in order. One call per broker, all
 at once; queues of a broker that does not answer are neither granted nor refused, and its route is asked for again.
+
+A lease that may be over before a request to renew it arrives is not renewed: the queue counts as somebody else's. A
+broker that has just started knows no leases and believes whoever says that it holds one; somebody who slept would be
+believed although another took over meanwhile and reads on.
+
 Belongs to the consumer's loop.
 """
 
@@ -27,6 +32,16 @@ Outcome = tuple[set[MessageQueue], set[MessageQueue]]
 TIMEOUT_MS = 2_000
 # Until a broker says how long it leases.
 FIRST_LEASE_MS = 10_000
+
+
+def answer_ms(lease_ms: int) -> int:
+    """How long a broker may take to answer."""
+    return min(TIMEOUT_MS, max(1, lease_ms // 5))
+
+
+def is_renewable(asked_ms: int | None, lease_ms: int, now_ms: int) -> bool:
+    """Whether a request sent now surely reaches the broker while the lease lasts, or not at all."""
+    return asked_ms is not None and now_ms + answer_ms(lease_ms) < asked_ms + lease_ms
 
 
 class Claims:
@@ -63,7 +78,15 @@ class Claims:
 
     async def renew(self, queues: Iterable[MessageQueue]) -> Outcome:
         """Go on holding queues: those that are still ours, and those that are not."""
-        return await self._both(RequestCode.REFRESH_PARTITION, queues)
+        wanted, now_ms = set(queues), self._instance.runtime.clock.monotonic_ms()
+        over = {
+            queue for queue in wanted if not is_renewable(self._asked_ms.get(queue), self.lease_ms, now_ms)
+        }
+        if over:
+            logger.warning("%d leases of %s are over, and are not renewed", len(over), self._group)
+            await self._give_back(over)
+        granted, refused = await self._both(RequestCode.REFRESH_PARTITION, wanted - over)
+        return granted, refused | over
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give queues back. A lease whose broker cannot be reached runs out by itself."""
@@ -128,4 +151,5 @@ class Claims:
 
     async def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Command:
         body = LeaseRequestBody(self._instance.client_id, self._group, tuple(queues))
-        return await self._instance.call_broker(broker_name, Command(code, body=body.encode()), TIMEOUT_MS)
+        command = Command(code, body=body.encode())
+        return await self._instance.call_broker(broker_name, command, answer_ms(self.lease_ms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +24,9 @@ NAME_SERVER_PORT = 9876
 COORDINATOR_PORT = 9877
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _INT32_MAX = 2**31 - 1
-_NAME_MAX = 255
+# With `%RETRY%` before it a group's name is a topic's.
+GROUP_NAME_MAX = 120
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 DEFAULT_RETRIES_MAX = 16
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
@@ -283,7 +286,7 @@ class ConsumerOptions:
     release_timeout_ms: int = 10_000
 
     def __post_init__(self) -> None:
-        check_name("group", self.group)
+        check_name("group", self.group, GROUP_NAME_MAX)
         require_choice("model", self.model, ("clustering", "broadcasting"))
         require_choice("balance", self.balance, ("client", "coordinator"))
         require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))
@@ -355,10 +358,10 @@ class ConsumerOptions:
         return DEFAULT_RETRIES_MAX if self.retries_max < 0 else self.retries_max
 
 
-def check_name(what: str, name: object) -> None:
-    """Refuse a topic or group name that no broker would take."""
-    if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX or not name.isprintable() or " " in name:
-        raise OptionError(f"{what} is {str(name)[:80]!r}", "use 1 to 127 letters, digits, _ - % |")
+def check_name(what: str, name: object, most: int = 255) -> None:
+    """Refuse a topic or group name that no broker would take: some brokers ignore such a group without a word."""
+    if not isinstance(name, str) or len(name) > most or _NAME.fullmatch(name) is None:
+        raise OptionError(f"{what} is {str(name)[:80]!r}", f"use 1 to {most} letters, digits, _ - % |")
 
 
 def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from tests.fault.broker_set import BrokerSet, broker_set
 from tests.fault.test_failover import Sends
 
 TOPIC, GROUP = "orders", "balanced"
-LEASE_MS = 5_000
+LEASE_MS = 10_000
 QUEUES = 6
 
 # A consumer in a process of its own; each line is one message on which work begins.
@@ -127,10 +127,10 @@ def wait_shared(those: list[Worker], timeout_s: float = 60.0) -> dict[str, set[t
         time.sleep(0.05)
 
 
-def check_owners(those: list[Worker]) -> int:
+def check_owners(those: list[Worker], since: float = 0.0) -> int:
     """Whoever works on a queue has it to himself: owners follow each other, each going on at or after where the one
     before had stored its offset, and nobody comes back to what another has begun to read without owning it again.
-    Returns how often a queue changed hands."""
+    Returns how often a queue changed hands after a moment."""
     changes = 0
     queues: dict[tuple[str, int], list[Work]] = {}
     for worker in those:
@@ -143,7 +143,7 @@ def check_owners(those: list[Worker]) -> int:
             if not runs or runs[-1][0].who != one.who:
                 runs.append([])
             runs[-1].append(one)
-        changes += len(runs) - 1
+        changes += sum(after[0].at > since for after in runs[1:])
         for before, after in itertools.pairwise(runs):
             # Two owners at once would alternate; ownership needs a lease, so the turn of one is not an instant.
             assert len(runs) <= 8, (
@@ -183,9 +183,10 @@ def test_balanced_consumers_live_through_a_failover(tmp_path: Path) -> None:
                     time.sleep(0.05)
                 after = wait_shared(those)
             wait_for(sends.bodies, those)
-            # Everybody goes on with the queues they had: the new master let the holders go on.
+            # Everybody goes on with the queues they had: the new master let the holders go on. (Before, they came
+            # one after the other on a slow machine.)
             assert after == before
-            assert check_owners(those) == 0
+            assert check_owners(those, killed) == 0
 
 
 @pytest.mark.slow

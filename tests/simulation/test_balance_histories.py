@@ -87,3 +87,14 @@ def test_the_barrier_alone_keeps_living_consumers_apart_and_its_lack_is_found() 
         pytest.raises(Broken, match="I10: queue"),
     ):
         search(Generous, gentle=True)
+
+
+@pytest.mark.parametrize("seed", [2242, 2554])
+def test_who_slept_through_its_lease_does_not_renew_it_at_a_broker_that_has_forgotten(seed: int) -> None:
+    """Rare: a sleeper wakes while the broker, just started, believes everybody who says that it holds a queue."""
+    with (
+        patch("penstock.testing.simulation.balancing.is_renewable", lambda asked_ms, lease_ms, now_ms: True),
+        pytest.raises(Broken, match="I10: queue"),
+    ):
+        simulate_balance(seed)
+    simulate_balance(seed)

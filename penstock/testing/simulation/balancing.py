@@ -25,6 +25,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import LeaseOutcome, PartitionLeases
 from penstock.client.allocation import find_strategy
 from penstock.client.assignment import Assignment
+from penstock.client.claims import is_renewable
 from penstock.client.rebalance import (
     Assigned,
     Instruction,
@@ -108,6 +109,7 @@ class BalanceWorld:
         self._later: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._is_calm = False
+        self._broker_life = 0
         self.queues = tuple(
             MessageQueue(TOPIC, BROKER, number) for number in range(self._choice.randint(1, 9))
         )
@@ -137,6 +139,11 @@ class BalanceWorld:
             return
         slow = not self._is_calm and self._choice.random() < 0.1
         self._after(self._choice.randint(300, 4_000) if slow else self._choice.randint(0, 40), action)
+
+    def _to_broker(self, member: Member, action: Callable[[], None]) -> None:
+        """A connection ends with the broker's process: what was sent to it does not reach the next one."""
+        life = self._broker_life
+        self._send(member, lambda: action() if life == self._broker_life else None)
 
     def _to(self, member: Member, action: Callable[[], None]) -> None:
         """Something reaches a consumer; a paused one notices when it goes on."""
@@ -239,7 +246,7 @@ class BalanceWorld:
                     )
                 case Lock(queues):
                     asked_ms = self.now()
-                    self._send(member, lambda q=queues, at=asked_ms: self._claim(member, q, at))  # type: ignore[misc]
+                    self._to_broker(member, lambda q=queues, at=asked_ms: self._claim(member, q, at))  # type: ignore[misc]
                     # Production's call times out: whoever is not answered has not got it.
                     self._after(5_000, lambda q=queues: self._to(member, lambda: self._unanswered(member, q)))  # type: ignore[misc]
                 case Start(queue):
@@ -279,8 +286,16 @@ class BalanceWorld:
 
     def _refresh(self, member: Member) -> None:
         held, asked_ms = [q for q in member.core.states if q in member.until], self.now()
+        over = [q for q in held if not is_renewable(member.until[q] - LEASE_MS, LEASE_MS, asked_ms)]
+        for queue in over:
+            member.until.pop(queue)
+            held.remove(queue)
+        if over:
+            self._to_broker(member, lambda: self._leases.release(GROUP, member.name, over))
+            member.assignment.dropped(over)
+            self._apply(member, member.core.handle(Assigned(member.assignment.wanted)))
         if held:
-            self._send(member, lambda: self._take_refresh(member, held, asked_ms))
+            self._to_broker(member, lambda: self._take_refresh(member, held, asked_ms))
 
     def _take_refresh(self, member: Member, held: list[MessageQueue], asked_ms: int) -> None:
         outcome = self._leases.refresh(GROUP, member.name, held)
@@ -304,7 +319,7 @@ class BalanceWorld:
     def _release(self, member: Member, queue: MessageQueue) -> None:
         """It has stopped reading before it says so."""
         member.until.pop(queue, None)
-        self._send(member, lambda: self._leases.release(GROUP, member.name, [queue]))
+        self._to_broker(member, lambda: self._leases.release(GROUP, member.name, [queue]))
         self._apply(member, member.core.handle(Released(queue)))
         self._look(member)
 
@@ -349,6 +364,7 @@ class BalanceWorld:
 
     def _forget_leases(self) -> None:
         self._say("the broker starts again")
+        self._broker_life += 1
         self._leases.begin([TOPIC])
 
     def _kill(self, member: Member) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
@@ -43,6 +44,33 @@ def test_it_is_ready_leads_and_stops_cleanly(tmp_path: Path) -> None:
             status = status_of(ready["coordinator"])
             assert (status["term"], status["leader"]) == (term, ready["coordinator"])
             assert {"groups", "brokerSets"} <= status.keys(), "balancing is part of it"
+            code, complaints = server.stop()
+            assert code == 0
+            assert "rror" not in complaints
+
+
+def test_up_with_a_coordinator_divides_queues_and_its_directory_serves_with_and_without(
+    tmp_path: Path,
+) -> None:
+    ports = ("--port", 0, "--nameserver-port", 0)
+    sent = 0
+    for extra in ((), ("--coordinator-port", 0), ()):
+        with serving("up", "--json", "--data", tmp_path, *ports, *extra) as server:
+            ready = server.ready
+            assert ("coordinator" in ready) == bool(extra)
+            with penstock.Producer(ready["nameserver"]) as producer:
+                producer.send("T", b"%d" % sent)
+                sent += 1
+            options = {"coordinators": ready["coordinator"], "balance": "coordinator"} if extra else {}
+            group = f"g{sent}"
+            with penstock.Consumer(ready["nameserver"], group, start_from="first", **options) as consumer:
+                consumer.subscribe("T")
+                got: list[bytes] = []
+                for _ in range(60):
+                    got += [message.body for message in consumer.poll(10, timeout_s=0.5)]
+                    if len(got) == sent:
+                        break
+            assert sorted(got) == [b"%d" % number for number in range(sent)]
             code, complaints = server.stop()
             assert code == 0
             assert "rror" not in complaints

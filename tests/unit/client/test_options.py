@@ -2,6 +2,7 @@ import pytest
 
 from penstock.client.options import (
     ClientOptions,
+    ConsumerOptions,
     ProducerOptions,
     parse_name_servers,
     read_client_settings,
@@ -84,3 +85,10 @@ def test_a_misspelt_setting_is_answered_with_the_right_one():
         read_settings({"linger": 3}, ClientOptions, ProducerOptions)
     with pytest.raises(OptionError, match="the options are"):
         read_client_settings({"zzz": 1})
+
+
+@pytest.mark.parametrize("name", ["", "with.dot", "with space", "g" * 121, "gr\u00fcn", "a/b"])
+def test_a_group_that_brokers_would_ignore_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="use 1 to 120 letters, digits"):
+        ConsumerOptions(group=name)
+    assert ConsumerOptions(group="%RETRY%a|b_c-1").group
