@@ -19,13 +19,13 @@ from penstock.metadata.fastjson import loads
 from tests.fault.server_processes import ServerProcess
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools, prepare_build
-from tests.interop.test_replication_interop import SEGMENT, SmallRocketMQ
 from tests.interop.wire import rocketmq_server
 from tests.interop.wire.driver import Driver
 from tests.interop.wire.frames import Wire
 from tests.interop.wire.peer import Peer
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import SERVER_BUILD
+from tests.interop.wire.small_rocketmq import SEGMENT, SmallRocketMQ
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(400)]
 TOPIC = "ha-orders"

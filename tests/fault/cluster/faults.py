@@ -74,7 +74,9 @@ class Storm:
             "a consumer leaves": ("consumers", self._member_changed, 2),
         }
         possible = [kind for kind, (part, _, _) in kinds.items() if part not in self._broken]
-        kind = self._choice.choices(possible, [kinds[one][2] for one in possible])[0]
+        # What has not happened yet is likelier: a short storm has of everything.
+        weights = [kinds[one][2] / (1 + 2 * self.kinds[one]) for one in possible]
+        kind = self._choice.choices(possible, weights)[0]
         part, begin, _ = kinds[kind]
         lasts_s = self._choice.uniform(*self._choice.choice((BRIEF, LONGER_THAN_LEASE, LONGER_THAN_SESSION)))
         self._broken.add(part)
