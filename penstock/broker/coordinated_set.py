@@ -151,6 +151,7 @@ class CoordinatedMember:
         parts.pulls.has_slaves = lambda: replicas.has_replicas
         parts.delay.confirmed_offset = lambda: replicas.confirm_offset
         parts.publications.confirmed = replicas.confirmed
+        parts.publications.on_released = replicas.hold_ended
         parts.leases.is_sure = lambda: replicas.waits.lapsed() is None
         parts.leases.prove = parts.tables.prove
         await replicas.start()

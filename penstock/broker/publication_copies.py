@@ -23,7 +23,7 @@ from penstock.broker import property_text as text
 from penstock.broker.flow_control import FlowControl
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import StagedPart
-from penstock.broker.stored_records import record_at
+from penstock.broker.stored_records import message_in_log
 from penstock.broker.topics import SCHEDULE_TOPIC, Topics
 from penstock.errors import RequestError, StoreError
 from penstock.message import Message
@@ -235,5 +235,5 @@ def find_copies(store: MessageStore, begun: int) -> tuple[int, str]:
             continue
         following = find_record(segment.view, stop + 1, end, segment.base)
         position = segment.base + (following if following >= 0 else segment.size)
-    record = record_at(store, last)
-    return count, record.message.properties.get(text.UNIQ_KEY, "") if record is not None else ""
+    message = message_in_log(store, last)
+    return count, message.properties.get(text.UNIQ_KEY, "") if message is not None else ""

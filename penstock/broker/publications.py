@@ -7,6 +7,7 @@ what was written to it:
     1 begun    ONE record: the decision. Without it in the log nothing is published; with it, everything will be
     2 copies   of the staged messages, a run at a time, with turns of others in between
     3 done     one record: the next start need not look for missing copies
+    confirm    in a coordinated set: everybody who could be master next has it up to `done`
     release    readers see all copies, in one step of the loop
     flush      the log is on disk up to `done`; only then is the publication answered and remembered
 
@@ -16,6 +17,11 @@ What a crash leaves:
     after 1    `recover` finds `begun` without `done`, counts the copies that the log has, which are the first ones,
                adds the rest and `done`, before the broker listens: no reader has ever seen a part
     after 3    the client, whose answer may be lost, asks again and hears that it is done
+
+In a coordinated set nobody sees what is not confirmed, and replicas are told of nothing that is held back
+(`HaServer`), so that no position between `begun` and `done` is ever the end of what can be seen, anywhere. Who
+becomes master shows nothing more than before until it has finished what the one before had begun, and that is
+confirmed too.
 
 Under synchronous flush a message may not be seen before it is on disk, so there the flush comes before the release.
 Of one query only a higher batch number than the last is published; the same one again is answered as done, and a
@@ -44,6 +50,7 @@ from penstock.broker.published import PublishedBatches
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, no_handle, open_staged
 from penstock.broker.statistics import Statistics
+from penstock.broker.stored_records import message_in_log
 from penstock.broker.topics import PUBLISHED_TOPIC, Topics
 from penstock.errors import DiskFullError, PenstockError, RequestError, StoreError
 from penstock.message import Message, StoredMessage
@@ -106,8 +113,14 @@ class Publications:
         self.published = PublishedBatches(options, runtime, config)
         # Told of each step as it is done; tests kill the process there.
         self.on_step: Callable[[str], None] = _no_step
-        # Returns when whoever could be master next has the log up to a position.
+        # Returns when whoever could be master next has the log up to a position; UnknownOutcomeError where that is
+        # not in time, or somebody else is master.
         self.confirmed: Callable[[int], Awaitable[None]] = _no_replicas
+        # Told when a hold has ended.
+        self.on_released: Callable[[], None] = lambda: None
+        # The end of what `recover` has finished, while that waits for being shown.
+        self._finished_at = -1
+        self._showing: asyncio.Task[None] | None = None
         # The same for replicas that sends wait for; raises where that is not known in the end.
         self.replicated: Callable[[int], Awaitable[None]] = _no_replicas
 
@@ -123,14 +136,19 @@ class Publications:
         self._is_stopping = False
         self._topics.on_delete.append(self._deleted)
         self.published.saver.start()
+        if self._finished_at < 0:
+            self._release()
+        else:
+            self._showing = asyncio.ensure_future(self._show_finished())
 
     async def stop(self) -> None:
         """Let what is under way come to its end, unless it waits for space; then save."""
         self._is_stopping = True
         if self._deleted in self._topics.on_delete:
             self._topics.on_delete.remove(self._deleted)
-        if self._running:
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+        waiting = [*self._running.values(), *([self._showing] if self._showing is not None else [])]
+        self._showing = None
+        await asyncio.gather(*waiting, return_exceptions=True)
         await self.published.saver.stop()
 
     def _deleted(self, topic: str) -> None:
@@ -211,6 +229,8 @@ class Publications:
         position = self._decide(begun, copying)
         try:
             covered = await self._carry_out(begun, position, copying, flusher)
+        except UnknownOutcomeError:
+            raise
         except StoreError as error:
             raise self._broken(error.message, error.hint) from error
         except Exception as error:
@@ -268,11 +288,36 @@ class Publications:
         if self._is_sync:
             await flusher.flushed(end)
             self.on_step("flushed")
-        self._store.release()
+        await self._show(end)
         self.on_step("released")
         await flusher.flushed(end)
-        await self.confirmed(end)
         return offset + 1
+
+    async def _show(self, end: int) -> None:
+        """Let all of it be seen, once it is confirmed. UnknownOutcomeError if somebody else is master by then, who
+        shows it."""
+        while True:
+            try:
+                await self.confirmed(end)
+                break
+            except UnknownOutcomeError:
+                # Else it is only a replica that takes its time, until it is left out of the set.
+                if self._is_stopping or self._store.is_replica:
+                    raise
+                await asyncio.sleep(SPACE_RETRY_MS / 1000)
+        self._release()
+
+    async def _show_finished(self) -> None:
+        async with self._turn:
+            try:
+                await self._show(self._finished_at)
+                self._finished_at = -1
+            except UnknownOutcomeError as error:
+                _LOG.info("what was finished is shown by the next master: %s", error)
+
+    def _release(self) -> None:
+        self._store.release()
+        self.on_released()
 
     async def _with_space(self, write: Callable[[], T]) -> T:
         """Write; where the disk is full, when it has room again."""
@@ -306,7 +351,8 @@ class Publications:
     # -- after a crash ---------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Before anybody is served: read what was published since the table was saved, and finish what was begun.
+        """Before anybody is served: read what was published since the table was saved, and finish what was begun. Who
+        becomes master has a hold by now, which ends with `start`, or once what was finished is confirmed.
 
         Raises CodecError if there is a table but none readable, StoreError if what was begun cannot be finished.
         """
@@ -330,13 +376,19 @@ class Publications:
                 self.published.remember(record.query, record.batch, record.messages, covered, when_ms)
         for begun, position in unfinished.values():
             self._finish(begun, position)
+        self._finished_at = store.log.max_offset if unfinished else -1
 
     def _messages(self, offset: int) -> Iterator[StoredMessage]:
-        """The records of the publications' topic from an offset on."""
+        """The records of the publications' topic from an offset on, those that cannot be seen yet included."""
+        ahead = self._store.positions_ahead(PUBLISHED_TOPIC, 0)
         while offset < self._store.max_offset(PUBLISHED_TOPIC, 0):
             found = self._store.get(PUBLISHED_TOPIC, 0, offset, _READ_COUNT, _READ_BYTES)
             yield from found.messages()
             offset = max(found.next_offset, offset + 1)
+        for position in ahead:
+            message = message_in_log(self._store, position)
+            if message is not None:
+                yield message
 
     def _finish(self, begun: Begun, position: int) -> None:
         """Add the copies that are missing, and say so."""

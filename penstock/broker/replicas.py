@@ -258,6 +258,11 @@ class Replicas:
                 "ask again: it is done once however often it is asked for",
             )
 
+    def hold_ended(self) -> None:
+        """What a publication had kept back is shown as far as it is confirmed."""
+        if self.is_master and self.server is not None:
+            self.server.hold_ended()
+
     def _log_facts(self) -> tuple[int, int, int]:
         last = self._epochs.last
         confirmed = self.server.confirm_offset if self.is_master and self.server is not None else 0
@@ -390,6 +395,8 @@ class Replicas:
         await self._services.rest()
         if membership.epoch != step.epoch:
             return
+        # Ends when the services have finished what the master before had begun (`prepare`).
+        self._store.hold_unseen()
         server.lead(step.epoch, step.members, step.set_epoch)
         self._tables.lead(server)
         await self._services.prepare(step.epoch)
@@ -406,6 +413,7 @@ class Replicas:
         await self._services.rest()
         if self._client is None:
             self._store.bound(self._store.dispatch.offset)
+            self._store.release()  # one that was about to lead
             self._client = HaClient(
                 self._store,
                 self._replication,

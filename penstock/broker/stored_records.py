@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from penstock.errors import CodecError
-from penstock.message import StoredMessage, SystemFlag
+from penstock.message import StoredMessage, SystemFlag, decode_record
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
@@ -54,6 +54,17 @@ def record_at(store: MessageStore, position: int) -> StoredRecord | None:
         _LOG.warning("a record that was asked for cannot be read: %s", error)
         return None
     return None if message is None else record_of(store, message)
+
+
+def message_in_log(store: MessageStore, position: int) -> StoredMessage | None:
+    """The message of a record that nobody may see yet; None if there is none, or a damaged one."""
+    head = store.log.slice(position, 4) if position >= 0 else None
+    view = None if head is None else store.log.slice(position, int.from_bytes(head, "big", signed=True))
+    try:
+        return None if view is None else decode_record(view, position)
+    except CodecError as error:
+        _LOG.warning("a record that was asked for cannot be read: %s", error)
+        return None
 
 
 def record_of(store: MessageStore, message: StoredMessage) -> StoredRecord | None:

@@ -164,7 +164,7 @@ class MessageAdmin:
         )
         command = Command(int(RequestCode.PULL_MESSAGE), header.encode())
         return check(
-            await self._calls.instance.remoting.call(address, command, self._calls.timeout_ms),
+            await self._calls.instance.call(address, command, self._calls.timeout_ms),
             ResponseCode.PULL_NOT_FOUND,
             ResponseCode.PULL_RETRY_IMMEDIATELY,
             ResponseCode.PULL_OFFSET_MOVED,

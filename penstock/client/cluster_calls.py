@@ -53,7 +53,7 @@ class ClusterCalls:
     ) -> Command:
         """Ask one broker; ResponseError for an error code other than `also`."""
         command = Command(int(code), header.encode() if header is not None else {}, body)
-        return check(await self.instance.remoting.call(address, command, self.timeout_ms), also)
+        return check(await self.instance.call(address, command, self.timeout_ms), also)
 
     async def ask_each(
         self,

@@ -122,6 +122,8 @@ class ClientInstance:
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+        # A broker could not be reached: routes are asked for at once.
+        self._doubt = asyncio.Event()
         self._beaten_s = 0.0
         self._closed = False
         self._users = 0
@@ -287,7 +289,16 @@ class ClientInstance:
             raise ConnectError(
                 f"no address is known for broker {broker_name!r}", "it may be down; routes are refreshed"
             )
-        return await self.remoting.call(address, command, timeout_ms or self.options.call_timeout_ms)
+        return await self.call(address, command, timeout_ms)
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
+        """Ask a broker at the address that a route names. One that is not there puts the routes in doubt."""
+        try:
+            return await self.remoting.call(address, command, timeout_ms or self.options.call_timeout_ms)
+        except ConnectError:
+            # Somebody else may be master by now: whoever asks again should find it.
+            self._doubt.set()
+            raise
 
     # -- heartbeats ------------------------------------------------------------------------------------------
 
@@ -383,12 +394,21 @@ class ClientInstance:
 
     async def _route_loop(self) -> None:
         while True:
-            await asyncio.sleep(self.options.route_interval_ms / 1000)
+            try:
+                async with asyncio.timeout(self.options.route_interval_ms / 1000):
+                    await self._doubt.wait()
+            except TimeoutError:
+                pass
             topics = [topic for member in self._consumers.values() for topic in member.topics]
             try:
                 await self.routes.refresh_all(*topics)
             except Exception:
                 logger.exception("refreshing routes failed")
+            # A broker that stays away is not worth a storm of questions.
+            await asyncio.sleep(
+                min(self.options.route_interval_ms, self.options.reconnect_interval_ms) / 1000
+            )
+            self._doubt.clear()
 
     def _route_changed(self, route: TopicRoute) -> None:
         if any(broker.master not in self.broker_versions for broker in route.brokers.values()):

@@ -333,9 +333,7 @@ class AsyncScan:
         )
 
         async def call(address: str, code: RequestCode, fields: dict[str, str]) -> Command:
-            return await client.remoting.call(
-                address, Command(int(code), fields), client.options.call_timeout_ms
-            )
+            return await client.call(address, Command(int(code), fields))
 
         async def ask(address: str) -> None:
             answer = await call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())

@@ -311,6 +311,11 @@ class AckTracker:
             waiters.end(Outcome.SUPERSEDED)
 
     @property
+    def bound(self) -> int | None:
+        """Up to where the log may be seen; None where nobody else is in the set."""
+        return None if len(self.counted) == 1 else self.confirm_offset
+
+    @property
     def waiting(self) -> int:
         """How many wait."""
         return sum(map(len, self._copies.values())) + len(self._tables)
@@ -355,7 +360,7 @@ class AckTracker:
                 replica = self.replicas.get(member)
                 least = min(least, replica.acked if replica is not None else 0)
         self.confirm_offset = max(self.confirm_offset, least)
-        bound = None if len(counted) == 1 else self.confirm_offset
+        bound = self.bound
         if bound != self._bounded_at:
             self._bounded_at = bound
             self._on_confirm(bound)

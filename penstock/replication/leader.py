@@ -193,8 +193,14 @@ class HaServer:
 
     @property
     def confirm_offset(self) -> int:
-        """Every member of the sync-state set has the log up to here."""
-        return self.tracker.confirm_offset if self.tracker is not None else 0
+        """Every member of the sync-state set has the log up to here, and nothing before it is held back: what is to
+        be seen all at once must not be seen in part at a replica, nor by the bound it has when it is elected."""
+        return min(self.tracker.confirm_offset, self._store.held_at) if self.tracker is not None else 0
+
+    def hold_ended(self) -> None:
+        """What was held back may be shown as far as it is confirmed, here and at the replicas."""
+        if self.tracker is not None:
+            self._confirmed(self.tracker.bound)
 
     def tables_snapshot(self) -> tuple[int, bytes] | None:
         if self._snapshot is None or self.tracker is None:
@@ -316,7 +322,7 @@ class HaServer:
 
     def _confirmed(self, offset: int | None) -> None:
         """The confirm offset has moved: show what it covers, and let the replicas know soon."""
-        self._store.bound(offset)
+        self._store.bound(offset if offset is None else min(offset, self._store.held_at))
         if self._confirm_timer is None and self._links:
             delay_s = self._options.confirm_interval_ms / 1000
             self._confirm_timer = self.loop.call_later(delay_s, self._spread_confirm)

@@ -128,6 +128,20 @@ class ReplicaDoors:
         """Show nothing that ends behind `position`, whatever is written and flushed; None shows all of that again."""
         return self.replica_side.bound(position)
 
+    def hold_unseen(self) -> None:
+        """Let nobody see more than can be seen now, until `release`; for one that becomes a master, and may have to
+        finish what the one before had begun. A hold that there is already stays as it is."""
+        self.replica_side.hold_unseen()
+
+    @property
+    def held_at(self) -> int:
+        """From where on a hold keeps the log back; far behind its end where nothing does."""
+        return self.dispatch.held_at
+
+    def positions_ahead(self, topic: str, queue_id: int) -> list[int]:
+        """Log positions of a queue's records that are there and not visible yet, oldest first."""
+        return self.replica_side.positions_ahead(topic, queue_id)
+
     def truncate(self, position: int) -> None:
         """Cut a replica's log at a record's beginning, durably, with queues and index; see `store/truncation.py`.
 

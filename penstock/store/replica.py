@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock._hot.dispatch import Dispatcher
-from penstock._hot.layout import BLANK, NEW_QUEUE
+from penstock._hot.layout import BLANK, ENTRY_SIZE, NEW_QUEUE
 from penstock._hot.queues import QueueState
 from penstock._hot.reads import find_record, walk
 from penstock.errors import StoreFailedError, StoreRoleError
@@ -90,6 +90,13 @@ class ReplicaSide:
             store.show_more()
             return None if dispatch.bounded_at == NOT_HELD else dispatch.bounded_at
 
+    def hold_unseen(self) -> None:
+        """See `ReplicaDoors.hold_unseen`."""
+        with self._lock:
+            dispatch = self._store.dispatch
+            if dispatch.held_at == NOT_HELD:
+                dispatch.hold(dispatch.offset)
+
     def know_ends(self) -> None:
         """Tell dispatch whether a record may be there in part."""
         dispatch = self._store.dispatch
@@ -155,6 +162,15 @@ class ReplicaSide:
             queue.state.next_offset = queue.max_offset
         newest = OffsetsAhead(store).run(store.dispatch.offset, store.log.max_offset)
         store.log.last_timestamp = max(store.log.last_timestamp, store.dispatcher.last_timestamp, newest)
+
+    def positions_ahead(self, topic: str, queue_id: int) -> list[int]:
+        """Log positions of a queue's records that are there and not visible yet, oldest first."""
+        store, ahead = self._store, OffsetsAhead(self._store)
+        with self._lock:
+            ahead.run(store.dispatch.offset, store.log.max_offset)
+        state = ahead.states.get((topic.encode(), queue_id))
+        entries = b"" if state is None else state.tail_bytes(state.tail_first, state.end_offset)
+        return [int.from_bytes(entries[at : at + 8], "big") for at in range(0, len(entries), ENTRY_SIZE)]
 
     def whole_end(self) -> int:
         """Log position after the newest whole record."""

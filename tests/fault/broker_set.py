@@ -113,9 +113,14 @@ class BrokerSet:
 
 @contextmanager
 def broker_set(
-    folder: Path, *arguments: str, flush: str = "async", count: int = 3, fillable: bool = False
+    folder: Path,
+    *arguments: str,
+    flush: str = "async",
+    count: int = 3,
+    fillable: bool = False,
+    dies_at: Path | None = None,
 ) -> Iterator[BrokerSet]:
-    """The set, with everybody in sync. `fillable`: the brokers' disks can be filled."""
+    """The set, with everybody in sync. `fillable`: the disks can be filled. `dies_at`: see `dying_server`."""
     names = name_server(folder / "nameserver")
     coordinator = ServerProcess("coordinator", folder / "coordinator")
     nodes = [
@@ -128,8 +133,11 @@ def broker_set(
         )
         for number in range(1, count + 1)
     ]
-    for node in nodes if fillable else ():
-        node.watch_disk()
+    for node in nodes:
+        if fillable:
+            node.watch_disk()
+        elif dies_at is not None:
+            node.dies_at_step(dies_at)
     everybody = [names, coordinator, *nodes]
     try:
         for server in everybody:

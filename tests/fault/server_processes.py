@@ -50,6 +50,10 @@ class ServerProcess:
         """From its next start on its disk can be filled, and its writes are not the compiled ones."""
         self._launcher = ["tests.fault.cluster.filling_server", str(self.full_mark)]
 
+    def dies_at_step(self, mark: Path) -> None:
+        """From its next start on it kills itself at the step of a publication that the file `mark` names."""
+        self._launcher = ["tests.fault.dying_server", str(mark)]
+
     @property
     def can_fill(self) -> bool:
         return len(self._launcher) > 1

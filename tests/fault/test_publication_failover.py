@@ -1,0 +1,128 @@
+"""kill -9 of the master of a coordinated set at every step of a publication: the next one finishes it, it is there
+once, and at no broker of the set does anybody ever see a part of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.client.staging import Staging
+from penstock.errors import PenstockError
+from penstock.protocol.bodies.statistics import TopicStatsTable
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
+from tests.fault.server_processes import ServerProcess
+from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
+
+STEPS = ["begun 1", "copied 1", "copied 5", "all copied 1", "done 1", "released 1", "safe 1"]
+
+
+class Eye(threading.Thread):
+    """Asks one broker for the ends of all queues, all the time: each answer is one moment of it."""
+
+    def __init__(self, broker: ServerProcess) -> None:
+        super().__init__(daemon=True)
+        self._broker = broker
+        self._is_over = False
+        self.seen: list[int] = []
+
+    def run(self) -> None:
+        while not self._is_over:
+            try:
+                answer = raw(
+                    self._broker.address, Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC}), 1_000
+                )
+            except (PenstockError, OSError):
+                time.sleep(0.02)
+                continue
+            if answer.code == 0:
+                table = TopicStatsTable.decode(answer.body)
+                self.seen.append(sum(one.max_offset for one in table.offsets.values()))
+
+    def finish(self) -> None:
+        self._is_over = True
+        self.join()
+
+
+def stage(staging: Staging, batch: int) -> list[penstock.client.staging.Handle]:
+    return [
+        staging.stage(NAME, [(TOPIC, QUEUES)], items(batch, first, 15), 15) for first in range(0, ROWS, 15)
+    ]
+
+
+def create_topic(found: BrokerSet) -> None:
+    deadline = time.monotonic() + 20
+    with penstock.Admin(found.names.address) as admin:
+        while True:
+            try:
+                return admin.create_topic(TOPIC, queues=QUEUES)
+            except PenstockError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
+
+def check_rows(address: str, batches: int, timeout_s: float = 30) -> None:
+    """Each row of each batch once, in its queue, in its order; routes may lead to the dead one for a moment."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with penstock.Admin(address) as admin:
+                places = [penstock.MessageQueue(TOPIC, NAME, queue) for queue in range(QUEUES)]
+                found = [[m.body for m in admin.read_messages(place, 0, limit=10_000)] for place in places]
+            break
+        except PenstockError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    for queue, bodies in enumerate(found):
+        rows = range(queue, ROWS, QUEUES)
+        assert bodies == [b"%d/%d" % (batch, row) for batch in range(batches) for row in rows]
+
+
+def publish(staging: Staging, batch: int, timeout_s: float = 60) -> bool:
+    """What Spark does: publish, and when that fails run the batch again; whether it was there already."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return staging.publish(NAME, "query", batch, stage(staging, batch)).already
+        except PenstockError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I4")
+@pytest.mark.invariant("I5")
+@pytest.mark.timeout(400)
+def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> None:
+    """One set for all steps, each with a batch of its own: the dead one comes back before the next."""
+    mark = tmp_path / "mark"
+    with broker_set(tmp_path / "set", dies_at=mark) as found:
+        create_topic(found)
+        eyes = [Eye(broker) for broker in found.brokers]
+        for eye in eyes:
+            eye.start()
+        with Staging(found.names.address) as staging:
+            for batch, step in enumerate(STEPS):
+                master = found.master()
+                mark.write_text(step)
+                publish(staging, batch)
+                assert not mark.exists(), f"nobody died at {step}"
+                assert publish(staging, batch), "the same batch again is answered as done"
+                check_rows(found.names.address, batch + 1)
+                master.put_down()
+                master.start()
+                found.wait(3)
+        time.sleep(0.5)
+        for eye in eyes:
+            eye.finish()
+            assert set(eye.seen) <= {ROWS * batches for batches in range(len(STEPS) + 1)}
+            assert eye.seen[-1] == ROWS * len(STEPS)
+        found.assert_equal_logs()
