@@ -2,6 +2,7 @@
 
     PenstockError
     ├── OptionError                    an option has a value outside its range
+    ├── FilterError                    an SQL92 filter that cannot be understood
     ├── CodecError                     bytes that are not a message
     │   ├── CorruptRecordError         a stored record fails its checksum or its own lengths
     │   └── FrameError                 a peer sent what is no frame: its connection is closed
@@ -72,6 +73,17 @@ class PenstockError(Exception):
 
 class OptionError(PenstockError):
     """An option was given a value it cannot have."""
+
+
+class FilterError(PenstockError):
+    """An SQL92 filter that cannot be understood; `position` is the character, from 0, or -1 for the whole."""
+
+    code = 23  # SUBSCRIPTION_PARSE_FAILED
+
+    def __init__(self, message: str, hint: str = "", position: int = -1) -> None:
+        super().__init__(message if position < 0 else f"at character {position + 1}: {message}", hint)
+        self.reason = message
+        self.position = position
 
 
 class CodecError(PenstockError):

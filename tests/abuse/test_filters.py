@@ -1,0 +1,90 @@
+"""Filters that want to hurt: refused with a reason and at once, or answered in a time that others can wait (A17)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from penstock.errors import FilterError
+from penstock.filters import (
+    DEPTH_MAX,
+    EXPRESSION_SIZE_MAX,
+    LIST_MAX,
+    NODES_MAX,
+    compile_expression,
+)
+
+pytestmark = pytest.mark.abuse("A17")
+BIG = EXPRESSION_SIZE_MAX
+HOSTILE = {
+    "brackets": "(" * (BIG // 2),
+    "closed brackets": "(" * 30_000 + "a" + ")" * 30_000,
+    "nots": "not " * (BIG // 4),
+    "minuses": "-" * (BIG - 10) + "5 = a",
+    "pluses": "+ " * (BIG // 2 - 10) + "a",
+    "nulls": "a" + " is null" * (BIG // 8 - 10),
+    "equals": "a" + " = b" * (BIG // 4 - 10),
+    "parts": "a" + " contains 'x'" * (BIG // 13 - 10),
+    "list": "a in ('x'" + ",'x'" * (BIG // 4 - 10) + ")",
+    "terms": "a > 1" + " or a > 1" * (BIG // 9 - 10),
+    "digits": "a = " + "9" * (BIG - 10),
+    "point digits": "a = 0." + "0" * (BIG - 20) + "1",
+    "exponent": "a = 1e" + "9" * (BIG - 10),
+    "open string": "a = '" + "x" * (BIG - 10),
+    "open quotes": "a = '" + "''" * (BIG // 2 - 10),
+    "open comment": "/*" + "*" * (BIG - 10),
+    "half comments": "/* " * (BIG // 3 - 10),
+    "comment stars": "/*" + "* *" * (BIG // 3 - 10),
+    "dashes": "--" + "x" * (BIG - 10),
+    "too long": "a = '" + "x" * BIG + "'",
+    "functions": "system('x') = 1 and",
+    "python": "__import__('os').system('true')",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_expression_is_refused_at_once(name: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(FilterError):
+        compile_expression(HOSTILE[name], whole=True)
+    # Some take a millisecond; a quadratic one would take minutes.
+    assert time.perf_counter() - started < 2
+
+
+def test_each_limit_lets_through_what_it_says() -> None:
+    inner = DEPTH_MAX - 1
+    assert compile_expression("(" * inner + "true" + ")" * inner).matches({})
+    assert compile_expression("not " * ((inner - 1) // 2 * 2) + "true").matches({})
+    with pytest.raises(FilterError, match="levels deep"):
+        compile_expression("(" * DEPTH_MAX + "true" + ")" * DEPTH_MAX)
+    values = ",".join(["'x'"] * LIST_MAX)
+    assert compile_expression(f"a in ({values})").matches({"a": "x"})
+    with pytest.raises(FilterError, match="more than 1000 strings"):
+        compile_expression(f"a in ({values},'x')")
+    terms = (NODES_MAX - 1) // 3
+    chain = " or ".join(["a>1"] * terms)
+    assert compile_expression(chain).matches({"a": "2"})
+    with pytest.raises(FilterError, match="4000 parts"):
+        compile_expression(f"{chain} or a>1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 32_000, "0" * 32_000, "1e" + "9" * 32_000, "0x" + "f" * 32_000 + "p0", " " * 32_000, "-" * 32_000],
+)
+def test_no_property_takes_long_to_read(value: str) -> None:
+    """The longest expression over the longest value: what others of the broker wait for."""
+    chain = " or ".join(["a>1"] * 600 + ["a>b"] * 600)
+    expression = compile_expression(chain)
+    started = time.perf_counter()
+    assert not expression.matches({"a": value, "b": value})
+    assert time.perf_counter() - started < 0.5
+
+
+def test_text_is_searched_in_a_bounded_time() -> None:
+    pattern = "a" * 2_000 + "b"
+    chain = " or ".join([f"x contains '{pattern}'"] * 30)
+    started = time.perf_counter()
+    assert not compile_expression(chain).matches({"x": "a" * 32_000})
+    assert time.perf_counter() - started < 1
