@@ -92,6 +92,8 @@ BROKER_KEYS = {
     "compressedRegister": Key("broker", "compressed_register"),
     "defaultTopicQueueNums": Key("broker", "default_topic_queues"),
     "enableAutoInSyncReplicas": Key("broker", "auto_in_sync_replicas"),
+    "enablePropertyFilter": Key("broker", "property_filters"),
+    "filterSupportRetry": Key("broker", "filter_retries"),
     "flushConsumerOffsetInterval": Key("broker", "offset_save_interval_ms"),
     "flushDelayOffsetInterval": Key("broker", "delay_save_interval_ms"),
     "haListenPort": Key("broker", "ha_port"),

@@ -8,8 +8,8 @@ types are known here; a property is text or not there.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from penstock.errors import FilterError
@@ -55,7 +55,6 @@ class Expression:
     """A filter that was understood. `names` are the properties that it looks at."""
 
     text: str
-    tree: Node = field(repr=False)
     names: tuple[str, ...]
     _condition: Condition = field(repr=False, compare=False)
 
@@ -75,11 +74,10 @@ class Expression:
 def _compiled(text: str, whole: bool) -> Expression | FilterError:
     """Also remembers what was refused: a client may ask again and again."""
     try:
-        tree = parse_expression(text, whole=whole)
+        tree, names = parse_expression(text, whole=whole)
     except FilterError as error:
         return error.with_traceback(None)
-    names = dict.fromkeys(node.name for node in _walk(tree) if isinstance(node, Property))
-    return Expression(text, tree, tuple(names), _condition(tree))
+    return Expression(text, names, _condition(tree))
 
 
 def compile_expression(text: str, *, whole: bool = False) -> Expression:
@@ -88,15 +86,6 @@ def compile_expression(text: str, *, whole: bool = False) -> Expression:
     if isinstance(found, FilterError):
         raise FilterError(found.reason, found.hint, found.position)
     return found
-
-
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    for item in fields(node):
-        value = getattr(node, item.name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Node):
-                yield from _walk(part)
 
 
 # -- conditions ----------------------------------------------------------------------------------------------

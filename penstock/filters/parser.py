@@ -42,15 +42,16 @@ from penstock.filters.values import INT_MAX, LONG_MAX, compare_numbers, parse_do
 # Levels of brackets, NOTs and signs within each other; each takes some calls of the interpreter's stack.
 DEPTH_MAX = 50
 # Parts of one expression, and strings of one IN list.
-NODES_MAX = 4_000
+NODES_MAX = 2_000
 LIST_MAX = 1_000
 _ORDER_SIGNS = ("<", "<=", ">", ">=")
 _PART_WORDS = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
-def parse_expression(text: str, *, whole: bool = False) -> Node:
-    """The tree of an expression, which is a condition. Raises FilterError."""
-    return _Parser(text).parse(whole)
+def parse_expression(text: str, *, whole: bool = False) -> tuple[Node, tuple[str, ...]]:
+    """The tree of an expression, which is a condition, and the properties that it names. Raises FilterError."""
+    parser = _Parser(text)
+    return parser.parse(whole), tuple(parser.names)
 
 
 class _Parser:
@@ -59,6 +60,8 @@ class _Parser:
         self._token = self._lexer.next()
         self._nodes = 0
         self._level = 0
+        # A dict for its order.
+        self.names: dict[str, None] = {}
 
     def parse(self, whole: bool) -> Node:
         first = self._token
@@ -269,6 +272,7 @@ class _Parser:
         if token.kind is Kind.STRING:
             return Text(depth, token.text)
         if token.kind is Kind.NAME:
+            self.names[token.text] = None
             return Property(depth, token.text)
         return _integer(token, depth) if token.kind is Kind.INTEGER else _float(token, depth)
 

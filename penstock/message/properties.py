@@ -6,13 +6,14 @@ does not need the final 0x02. The writer is strict, because what it wrote must r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.errors import CodecError, PropertiesTooLargeError
 
 NAME_END = "\x01"
 PAIR_END = "\x02"
 PROPERTIES_SIZE_MAX = 32767
+_PAIR_END = PAIR_END.encode()
 
 
 class PropertyName:
@@ -57,3 +58,25 @@ def decode_properties(data: bytes | memoryview) -> dict[str, str]:
         if separator and name and value:
             properties[name] = value
     return properties
+
+
+def property_keys(names: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
+    """Names as `pick_properties` looks for them."""
+    return tuple((name, f"{PAIR_END}{name}{NAME_END}".encode()) for name in names)
+
+
+def pick_properties(data: bytes, keys: Iterable[tuple[str, bytes]]) -> dict[str, str]:
+    """What `decode_properties` has under some names, without reading the others."""
+    text = _PAIR_END + data
+    found = {}
+    for name, key in keys:
+        at = text.rfind(key)
+        while at >= 0:
+            start = at + len(key)
+            end = text.find(_PAIR_END, start)
+            value = text[start:] if end < 0 else text[start:end]
+            if value:
+                found[name] = value.decode("utf-8", "replace")
+                break
+            at = text.rfind(key, 0, at)
+    return found

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 
 from penstock._hot.checks import check
-from penstock._hot.layout import BLANK, MAGIC_V1, MAGIC_V2, NOTHING, REASONS
+from penstock._hot.layout import BLANK, MAGIC_V1, MAGIC_V2, NOTHING, REASONS, RECORD_SIZE_MIN
 from penstock.errors import CorruptRecordError, MessageTooLargeError, TopicNameError
 from penstock.message.address import HostAddress
 from penstock.message.message import StoredMessage, SystemFlag
@@ -135,3 +135,16 @@ def topic_bytes(data: bytes | memoryview) -> bytes:
     size = int.from_bytes(data[at : at + 2], "big") if wide else data[at]
     at += 2 if wide else 1
     return bytes(data[at : at + size])
+
+
+def property_bytes(data: memoryview) -> bytes | None:
+    """The properties of a record as the bytes they are; None where its lengths do not fit. Reads nothing else."""
+    if len(data) < RECORD_SIZE_MIN:
+        return None
+    flags = data[39]
+    at = 84 + (12 if flags & SystemFlag.BORN_HOST_V6 else 0) + (12 if flags & SystemFlag.STORE_HOST_V6 else 0)
+    at += 4 + int.from_bytes(data[at : at + 4], "big")
+    wide = int.from_bytes(data[4:8], "big", signed=True) == MAGIC_V2
+    at += (2 if wide else 1) + int.from_bytes(data[at : at + (2 if wide else 1)], "big")
+    end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+    return None if end > len(data) else bytes(data[at + 2 : end])

@@ -1,5 +1,6 @@
 """The message store: commit log, consume queues, key index, flush, recovery, retention."""
 
+from penstock.store.filtering import RecordFilter
 from penstock.store.findings import Finding, Findings
 from penstock.store.message_store import MessageStore
 from penstock.store.options import FlushMode, StoreOptions
@@ -18,6 +19,7 @@ __all__ = [
     "GetStatus",
     "MessageStore",
     "PutStatus",
+    "RecordFilter",
     "RecoveryReport",
     "StoreOptions",
     "TimeBoundary",

@@ -12,6 +12,7 @@ from penstock.errors import StoreFailedError
 from penstock.message import StoredMessage
 from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import LogDispatch
+from penstock.store.filtering import RecordFilter
 from penstock.store.flush import LogFlusher
 from penstock.store.gate import WriteGate
 from penstock.store.queue_table import QueueTable
@@ -51,10 +52,12 @@ class ReadDoors:
         max_count: int = 32,
         max_bytes: int = 256 << 10,
         tags: Iterable[str | int] | None = None,
+        wanted: RecordFilter | None = None,
     ) -> GetResult:
-        """Records from a queue offset on as one run of bytes; see `StoreReader.get`. `tags`: names or codes."""
+        """Records from a queue offset on as one run of bytes; see `StoreReader.get`. `tags`: names or codes;
+        `wanted` looks at the properties of each."""
         self.gate.check_open()
-        result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, tag_codes(tags))
+        result = self.reader.get(topic, queue_id, offset, max_count, max_bytes, tag_codes(tags), wanted)
         self.meters.add("gets")
         self.meters.add("get_messages", result.count)
         return result

@@ -20,6 +20,7 @@ from penstock.message.hashing import java_string_hash
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Entry
 from penstock.store.dispatching import LogDispatch
+from penstock.store.filtering import FILTER_BYTES_MAX, RecordFilter, choose
 from penstock.store.findings import Finding, Findings
 from penstock.store.key_index import QUERY_MAX, KeyIndex
 from penstock.store.options import StoreOptions
@@ -85,6 +86,15 @@ def tag_codes(tags: Iterable[str | int] | None) -> frozenset[int] | None:
     return frozenset(tag if isinstance(tag, int) else java_string_hash(tag) for tag in tags)
 
 
+def _selection(
+    max_count: int, max_bytes: int, tags: frozenset[int] | None, wanted: RecordFilter | None
+) -> EntrySelection:
+    """What a read looks at: with a filter, more than it may take."""
+    if wanted is None:
+        return EntrySelection(max_count, max_bytes, tags)
+    return EntrySelection(max(SCAN_BYTES // 20, max_count), max(max_bytes, FILTER_BYTES_MAX), tags)
+
+
 class StoreReader:
     """The read side of a store. Any thread may call it."""
 
@@ -117,6 +127,7 @@ class StoreReader:
         max_count: int = 32,
         max_bytes: int = 256 << 10,
         tags: frozenset[int] | None = None,
+        wanted: RecordFilter | None = None,
     ) -> GetResult:
         """Up to `max_count` records from a queue offset on; `tags` are codes from `tag_codes`."""
         max_count = max(max_count, 1)
@@ -128,11 +139,16 @@ class StoreReader:
             if queue is None or outside is not None:
                 return outside or GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
             low, high = queue.min_offset, queue.max_offset
-            selection = EntrySelection(max_count, max_bytes, tags)
+            selection = _selection(max_count, max_bytes, tags, wanted)
             queue.select(selection, offset, max(SCAN_BYTES // 20, max_count))
             first_base, views = self._log.first_base, list(self._log.views)
-        if selection.scanned_to < 0:
+        following = selection.scanned_to
+        if following < 0:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
+        if wanted is not None:
+            selection, following = choose(
+                selection, views, first_base, self._log.segment_size, wanted, max_count, max_bytes
+            )
         data, damaged, missing = gather(
             selection,
             views,
@@ -144,7 +160,7 @@ class StoreReader:
         )
         if cuts != len(self._log.cuts):
             # A replica's log was cut while records were copied from it: they may be half gone.
-            return self.get(topic, queue_id, offset, max_count, max_bytes, tags)
+            return self.get(topic, queue_id, offset, max_count, max_bytes, tags, wanted)
         for i in damaged:
             self._report(topic, queue_id, selection.offset(i), selection.position(i))
         count = selection.count - len(damaged) - len(missing)
@@ -156,7 +172,7 @@ class StoreReader:
             status = GetStatus.NO_MATCHED_MESSAGE
         return GetResult(
             status,
-            selection.scanned_to,
+            following,
             low,
             high,
             data,
@@ -173,6 +189,7 @@ class StoreReader:
         max_count: int,
         max_bytes: int,
         tags: frozenset[int] | None,
+        wanted: RecordFilter | None = None,
     ) -> None:
         """Have the system read from disk what `get` would copy next; for a thread that nobody waits for.
 
@@ -182,7 +199,8 @@ class StoreReader:
             queue = self._queues.get(topic, queue_id)
             if queue is None or self._outside(queue, offset) is not None:
                 return
-            selection = EntrySelection(max(max_count, 1), min(max(max_bytes, 100), READ_BYTES_MAX), tags)
+            max_count, max_bytes = max(max_count, 1), min(max(max_bytes, 100), READ_BYTES_MAX)
+            selection = _selection(max_count, max_bytes, tags, wanted)
             queue.select(selection, offset, max(SCAN_BYTES // 20, max_count))
         spans: list[tuple[int, int]] = []
         for i in range(selection.count):

@@ -60,12 +60,12 @@ def test_each_limit_lets_through_what_it_says() -> None:
         compile_expression("(" * DEPTH_MAX + "true" + ")" * DEPTH_MAX)
     values = ",".join(["'x'"] * LIST_MAX)
     assert compile_expression(f"a in ({values})").matches({"a": "x"})
-    with pytest.raises(FilterError, match="more than 1000 strings"):
+    with pytest.raises(FilterError, match=f"more than {LIST_MAX} strings"):
         compile_expression(f"a in ({values},'x')")
     terms = (NODES_MAX - 1) // 3
     chain = " or ".join(["a>1"] * terms)
     assert compile_expression(chain).matches({"a": "2"})
-    with pytest.raises(FilterError, match="4000 parts"):
+    with pytest.raises(FilterError, match=f"{NODES_MAX} parts"):
         compile_expression(f"{chain} or a>1")
 
 
@@ -75,7 +75,7 @@ def test_each_limit_lets_through_what_it_says() -> None:
 )
 def test_no_property_takes_long_to_read(value: str) -> None:
     """The longest expression over the longest value: what others of the broker wait for."""
-    chain = " or ".join(["a>1"] * 600 + ["a>b"] * 600)
+    chain = " or ".join(["a>1"] * 300 + ["a>b"] * 300)
     expression = compile_expression(chain)
     started = time.perf_counter()
     assert not expression.matches({"a": value, "b": value})

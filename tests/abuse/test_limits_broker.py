@@ -214,6 +214,21 @@ def test_heartbeats_with_huge_tables(tmp_path: Path) -> None:
     with_broker(tmp_path, test, client_groups_max=10, group_subscriptions_max=20, expression_size_max=100)
 
 
+@limit("broker.filter_time_max_ms")
+@pytest.mark.abuse("A17")
+def test_a_filter_that_takes_its_time(tmp_path: Path) -> None:
+    """With no time at all a pull still looks at one message, so that it gets on."""
+
+    async def test(bench: Bench) -> None:
+        for _ in range(3):
+            await bench.client.send("F", a="1")
+        for offset in range(3):
+            answer = await bench.client.pull("F", 0, offset, subscription="a > 5", expressionType="SQL92")
+            assert (answer.code, answer.fields["nextBeginOffset"]) == (20, str(offset + 1))
+
+    with_broker(tmp_path, test, filter_time_max_ms=0)
+
+
 @limit("broker.heartbeat_bytes_max")
 @pytest.mark.abuse("A14")
 def test_a_large_heartbeat(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from penstock.message import (
     decode_record,
     encode_properties,
     encode_record,
+    pick_properties,
+    property_bytes,
+    property_keys,
 )
 from penstock.message.hashing import java_string_hash
 
@@ -199,3 +202,32 @@ def test_java_hash_is_javas(left: str, right: str) -> None:
 @given(st.binary(max_size=2000))
 def test_checksum_is_zlibs_with_the_top_bit_cleared(data: bytes) -> None:
     assert checksum(data) == zlib.crc32(data) & 0x7FFFFFFF
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"a", b"b", b"ab", b"\x01", b"\x02", b"\x01", b"\x02", b"\xff", b"\xe4", b" "]),
+        max_size=30,
+    )
+)
+def test_picked_properties_are_the_decoded_ones(parts: list[bytes]) -> None:
+    """Whatever the text looks like: pairs without a value, names twice, no end, no text at all."""
+    data = b"".join(parts)
+    whole = decode_properties(data)
+    names = ["a", "b", "ab", "ba", "none"]
+    assert pick_properties(data, property_keys(names)) == {n: whole[n] for n in names if n in whole}
+
+
+@given(stored_messages(), st.data())
+def test_the_properties_of_a_record_are_found_without_decoding_it(
+    message: StoredMessage, data: st.DataObject
+) -> None:
+    record = encode_record(message)
+    assert property_bytes(memoryview(record)) == encode_properties(message.properties)
+    # Lengths that lie are refused or lead to some bytes of the record, never outside it.
+    damaged = bytearray(record)
+    at = data.draw(st.integers(0, len(record) - 1))
+    damaged[at] = data.draw(st.integers(0, 255))
+    found = property_bytes(memoryview(damaged))
+    assert found is None or found in bytes(damaged)
+    assert property_bytes(memoryview(record)[:50]) is None

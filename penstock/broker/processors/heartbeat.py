@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from penstock.broker.consumers import Consumers
+from penstock.broker.filtering import check_filter
 from penstock.broker.groups import Groups, is_group
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.reading import read_body
@@ -21,7 +22,6 @@ from penstock.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
     ConsumerList,
-    ExpressionType,
     HeartbeatData,
 )
 from penstock.protocol.codes import LANGUAGE_NUMBERS, RequestCode, ResponseCode
@@ -152,12 +152,8 @@ class HeartbeatProcessor:
 
     def handle_check_client_config(self, connection: Connection, command: Command) -> Command:
         subscription = read_body(command, CheckClientRequestBody.decode).subscription
-        if subscription is not None and subscription.expression_type != ExpressionType.TAG:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not filter by {subscription.expression_type[:40]}",
-                "subscribe by tags",
-            )
+        if subscription is not None:
+            check_filter(self._options, subscription)
         return command.answer()
 
 

@@ -1,7 +1,8 @@
 """Pulls (11, and 361 of the lite consumer): messages of one queue from an offset on, or waiting for some.
 
     checks      in RocketMQ's order, each with its code (`_check`, `_subscription`)
-    reading     one gathered run of records, within the limits for memory or disk; filtered by tag code
+    reading     one gathered run of records, within the limits for memory or disk; filtered by tag code, or by an
+                SQL92 expression over the properties (`broker/filtering.py`)
     scans       ask for more than those limits, in messages and in bytes, and have their own; what they want from
                 disk is brought into memory by a thread first, so that nobody else waits for the disk
     nothing     answered with 19, 20 or 21, or held by `LongPolling` until something may match
@@ -24,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from penstock.broker.consumers import Consumers
+from penstock.broker.filtering import Filters, PullFilter
 from penstock.broker.flow_control import BusyError, FlowControl
 from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.long_polling import HeldPull, LongPolling
@@ -80,6 +82,8 @@ class Pull:
     header: PullMessageRequestHeader
     # What queue entries must hold; None for every message.
     codes: frozenset[int] | None
+    # What their records must pass; None where tags alone decide.
+    wanted: PullFilter | None
     topic_flag: int
     group: GroupConfig
     offset: int
@@ -111,6 +115,7 @@ class PullProcessor:
         self._flow = flow
         self._statistics = statistics
         self._clock = clock
+        self._filters = Filters(options, consumers, clock)
         # Whether this slave's master is there, and whether this master has a slave that is in sync.
         self.has_master: Callable[[], bool] = _never
         self.has_slaves: Callable[[], bool] = _never
@@ -120,6 +125,7 @@ class PullProcessor:
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
         self.options = self.polling.options = options
+        self._filters.reconfigure(options)
         self._memory_window = memory_window(options.memory_percent)
 
     def register(self, table: ProcessorTable) -> None:
@@ -131,7 +137,8 @@ class PullProcessor:
     ) -> Command | Awaitable[Command | None] | None:
         try:
             pull = self._check(command)
-            if self._is_scan(pull.header) and not self._is_in_memory(pull):
+            is_long = pull.wanted is not None or self._is_scan(pull.header)
+            if is_long and not self._is_in_memory(pull):
                 return self._scan_from_disk(connection, pull)
             return self._answer(connection, pull)
         except ForbiddenError as error:
@@ -160,16 +167,12 @@ class PullProcessor:
         config = self._readable_topic(header)
         self._leases.check(group.name, config.name, header.queue_id, command.fields.get(HOLDER_FIELD))
         subscription = self._subscription(header, group)
-        if not subscription.is_tag_type:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker does not filter by {subscription.expression_type[:40]}",
-                "subscribe with tags",
-            )
+        is_inline = bool(header.sys_flag & _EXPRESSION)
         return Pull(
             command,
             header,
             _wanted_codes(subscription),
+            self._filters.of_pull(group.name, subscription, is_inline=is_inline),
             config.sys_flag,
             group,
             header.queue_offset,
@@ -194,7 +197,7 @@ class PullProcessor:
 
     def _subscription(self, header: PullMessageRequestHeader, config: GroupConfig) -> SubscriptionData:
         if header.sys_flag & _EXPRESSION:
-            expression = header.subscription or "*"
+            expression = header.subscription or ""
             if len(expression) > self.options.expression_size_max:
                 raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
             return SubscriptionData.parse(header.topic, expression, header.expression_type)
@@ -245,7 +248,10 @@ class PullProcessor:
     def _get(self, pull: Pull) -> GetResult:
         header = pull.header
         count, size = self._limits(pull)
-        return self._store.get(header.topic, header.queue_id, pull.offset, count, size, pull.codes)
+        wanted = pull.wanted
+        if wanted is not None:
+            wanted.begin()
+        return self._store.get(header.topic, header.queue_id, pull.offset, count, size, pull.codes, wanted)
 
     def _limits(self, pull: Pull) -> tuple[int, int]:
         """Messages and bytes that the answer may have."""
@@ -272,7 +278,8 @@ class PullProcessor:
         header = pull.header
         count, size = self._limits(pull)
         await asyncio.to_thread(
-            self._store.reader.warm, header.topic, header.queue_id, pull.offset, count, size, pull.codes
+            self._store.reader.warm,
+            *(header.topic, header.queue_id, pull.offset, count, size, pull.codes, pull.wanted),
         )
         try:
             return self._answer(connection, pull)
@@ -387,6 +394,8 @@ class PullProcessor:
             result = self._get(pull)
             skipped = result.status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL)
             if skipped and result.next_offset > pull.offset and result.next_offset < result.max_offset:
+                if pull.wanted is not None and result.status is GetStatus.NO_MATCHED_MESSAGE:
+                    return self._last(pull, result)  # it has looked at as much as one pull may
                 pull.offset = result.next_offset
             elif is_final or not skipped:
                 return self._last(pull, result)
@@ -410,7 +419,7 @@ def _never() -> bool:
 
 def _wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     """Some clients send only the expression, without the codes that follow from it."""
-    if subscription.is_all:
+    if subscription.is_all or not subscription.is_tag_type:
         return None
     return (
         subscription.code_set or SubscriptionData.parse(subscription.topic, subscription.sub_string).code_set

@@ -126,8 +126,9 @@ class Client:
         version: int = 401,
         model: MessageModel = MessageModel.CLUSTERING,
         sub_version: int = 1,
+        kind: str = "TAG",
     ) -> Command:
-        subscription = SubscriptionData.parse(topic, expression, sub_version=sub_version)
+        subscription = SubscriptionData.parse(topic, expression, kind, sub_version)
         beat = HeartbeatData(
             client_id,
             (ProducerData("producers"),),

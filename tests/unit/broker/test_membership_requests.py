@@ -230,7 +230,8 @@ def test_check_client_config(tmp_path: Path) -> None:
         async with MetadataBroker(tmp_path, OPTIONS) as broker:
             caller = broker.client()
             assert await caller.code(CHECK, body("TAG")) == 0
-            assert await caller.code(CHECK, body("SQL92")) == 1
+            assert await caller.code(CHECK, body("SQL92")) == 0
+            assert await caller.code(CHECK, body("XPATH")) == 23
             assert await caller.code(CHECK, b"{}") == 0
 
     run(life())

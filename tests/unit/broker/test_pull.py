@@ -200,10 +200,11 @@ def test_the_checks_come_in_order_with_their_codes(tmp_path: Path) -> None:
             assert await code_of(queue=2) == (ResponseCode.INVALID_PARAMETER, None)
             assert await code_of(queue=-1) == (ResponseCode.INVALID_PARAMETER, None)
             assert await code_of(subscription="||") == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, None)
-            assert await code_of(subscription="a > 1", expressionType="SQL92") == (
-                ResponseCode.SYSTEM_ERROR,
-                None,
-            )
+            for kind in ("SQL92", "XPATH"):
+                assert await code_of(subscription="a > ", expressionType=kind) == (
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    None,
+                )
             assert await code_of(queueOffset="x") == (ResponseCode.SYSTEM_ERROR, None)
             assert await code_of(queueOffset=2**63) == (ResponseCode.SYSTEM_ERROR, None)
             assert await code_of() == (ResponseCode.PULL_NOT_FOUND, None)
