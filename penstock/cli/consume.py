@@ -52,6 +52,9 @@ COUNT_MAX = (1 << 63) - 1
 @click.option(
     "--tag", "expression", metavar="TAGS", default="*", help="Only these tags, as in 'a || b'; * is all."
 )
+@click.option(
+    "--sql", metavar="CONDITION", default="", help='Only messages whose properties it holds for: "price > 5".'
+)
 @client_options
 def consume(
     topic: str,
@@ -60,6 +63,7 @@ def consume(
     limit: int | None,
     follow: bool,
     expression: str,
+    sql: str,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -70,6 +74,7 @@ def consume(
     from penstock.client.consumer import Consumer
 
     show = _output(as_json)
+    wanted = _wanted(expression, sql)
     with administering(cluster) as admin:
         queues = admin.queues(topic)
         consumer = Consumer(
@@ -81,12 +86,12 @@ def consume(
             auto_commit=group is not None,
         )
         with consumer, _sigterm_interrupts():
-            mine = _join(consumer, topic, expression, queues, alone=group is None)
+            mine = _join(consumer, topic, expression, sql, queues, alone=group is None)
             if place is not None or group is None:
                 _seek(consumer, mine, place or "first")
             ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}
             try:
-                for messages in _polls(consumer, ends, limit, _tags(expression), follow=follow):
+                for messages in _polls(consumer, ends, limit, wanted, follow=follow):
                     show(messages)
             finally:
                 if group is not None and sys.exc_info()[0] in (None, KeyboardInterrupt):
@@ -94,13 +99,13 @@ def consume(
 
 
 def _join(
-    consumer: Consumer, topic: str, expression: str, queues: Sequence[MessageQueue], *, alone: bool
+    consumer: Consumer, topic: str, expression: str, sql: str, queues: Sequence[MessageQueue], *, alone: bool
 ) -> Sequence[MessageQueue]:
     """The queues that are ours to read."""
     if alone:
         consumer.assign(queues)
         return queues
-    consumer.subscribe(topic, expression)
+    consumer.subscribe(topic, expression, sql=sql)
     return [queue for queue in consumer.wait_assigned(JOIN_TIMEOUT_S) if queue.topic == topic]
 
 
@@ -114,17 +119,24 @@ def _seek(consumer: Consumer, queues: Sequence[MessageQueue], place: str | int) 
             consumer.seek_to_time(queue, int(place))
 
 
-def _tags(expression: str) -> frozenset[str]:
-    """The tags of `a || b`; none means all. Whoever only looks is given everything and sorts out here."""
+def _wanted(expression: str, sql: str) -> Callable[[ReceivedMessage], bool]:
+    """Which messages are shown. Whoever only looks is given everything and sorts out here."""
+    from penstock.client.subscription import check_expression
+    from penstock.filters import compile_expression
+
+    check_expression(expression, sql)
+    if sql:
+        matches = compile_expression(sql).matches
+        return lambda message: matches(message.properties)
     tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-    return frozenset() if "*" in tags else tags
+    return lambda message: not tags or "*" in tags or message.tag in tags
 
 
 def _polls(
     consumer: Consumer,
     ends: dict[MessageQueue, int],
     limit: int | None,
-    tags: frozenset[str],
+    wanted: Callable[[ReceivedMessage], bool],
     *,
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
@@ -134,7 +146,7 @@ def _polls(
         if not follow and _is_done(consumer, ends):
             return
         polled = consumer.poll(min(AT_ONCE, left), POLL_S)
-        messages = [message for message in polled if not tags or message.tag in tags]
+        messages = [message for message in polled if wanted(message)]
         if messages:
             left -= len(messages)
             yield messages

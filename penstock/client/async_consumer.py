@@ -29,6 +29,7 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, Consumer
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
+from penstock.client.subscription import check_expression
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
 from penstock.errors import ClientClosedError, ClientError, OptionError
@@ -255,6 +256,7 @@ class AsyncConsumer:
         """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"`, or those for
         which the broker finds an SQL condition true. Replaces an earlier expression for the topic."""
         if self._core is None and not self._is_closed:
+            check_expression(expression, sql)
             self._wishes.append((topic, expression, sql))
         else:
             await self.core.subscribe(topic, expression, sql)

@@ -239,9 +239,10 @@ class ConsumerCore:
         """Add a topic, or replace its expression. The queues come soon after."""
         if self.rebalancing.assigned is not None:
             raise ClientError("queues are assigned to this consumer", "use subscribe or assign, not both")
+        earlier = self.subscriptions.get(topic)
         added = self.subscriptions.add(topic, expression, sql)
         if sql:
-            await self._check_sql(added)
+            await self._check_sql(added, earlier)
         self.rebalancing.soon(news=True)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -251,7 +252,7 @@ class ConsumerCore:
         for gone in set(before) - set(self.subscriptions.topics):
             self.rebalancing.left(gone)
 
-    async def _check_sql(self, subscription: SubscriptionData) -> None:
+    async def _check_sql(self, subscription: SubscriptionData, earlier: SubscriptionData | None) -> None:
         """Better an error now than a queue that never brings anything."""
         try:
             route = await self.instance.routes.get(subscription.topic)
@@ -259,7 +260,7 @@ class ConsumerCore:
         except RouteNotFoundError:
             logger.info("topic %s has no route yet; its SQL expression is not checked", subscription.topic)
         except PenstockError:
-            self.subscriptions.remove(subscription.topic)
+            self.subscriptions.put_back(subscription.topic, earlier)
             raise
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:

@@ -2,8 +2,10 @@
 
 Rules: `*` or nothing is everything; else tags are separated by `||`. The broker compares hash codes only, so two
 tags may look alike to it: the client compares the text again. A message without a tag is wanted only by `*`. An
-SQL expression is the broker's business alone. A subscription that replaces another has a larger version, or the
-broker would keep the older one. A clustering consumer subscribes to its group's retry topic as well.
+SQL expression is evaluated by the broker; here it is only read, so that a wrong one is refused with its place, and
+what follows a complete one, which brokers ignore, is refused as well. A subscription that replaces another has a
+larger version, or the broker would keep the older one. A clustering consumer subscribes to its group's retry topic
+as well.
 
 `Subscriptions` belongs to the consumer's event loop once it runs.
 """
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from penstock.client.options import check_name
 from penstock.client.received import retry_topic
 from penstock.errors import OptionError, RequestError
+from penstock.filters import compile_expression
 from penstock.protocol.bodies import ExpressionType, SubscriptionData
 from penstock.runtime import Clock
 
@@ -44,16 +47,22 @@ class Subscriptions:
         return list(self._by_topic)
 
     def add(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
-        """Subscribe, or replace the subscription of that topic."""
+        """Subscribe, or replace the subscription of that topic. Raises FilterError for an SQL expression."""
         check_name("topic", topic)
-        if sql and expression not in ("", "*"):
-            raise OptionError("both tags and an SQL expression were given", "use one of them")
+        check_expression(expression, sql)
         kind = ExpressionType.SQL92 if sql else ExpressionType.TAG
         added = self._parse(topic, sql or expression, kind)
         if self._retry_topic and self._retry_topic not in self._by_topic:
             self._by_topic[self._retry_topic] = self._parse(self._retry_topic, "*", ExpressionType.TAG)
         self._by_topic[topic] = added
         return added
+
+    def put_back(self, topic: str, earlier: SubscriptionData | None) -> None:
+        """Undo `add`: the topic is subscribed as it was before, or not at all."""
+        if earlier is None:
+            self.remove(topic)
+        else:
+            self._by_topic[topic] = earlier
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; whether it was subscribed."""
@@ -68,6 +77,14 @@ class Subscriptions:
             return SubscriptionData.parse(topic, expression.strip(), kind, self._version)
         except RequestError as error:
             raise OptionError(error.message, error.hint) from error
+
+
+def check_expression(expression: str, sql: str) -> None:
+    """Refuse what no broker could make sense of. Raises OptionError or FilterError."""
+    if sql and expression not in ("", "*"):
+        raise OptionError("both tags and an SQL expression were given", "use one of them")
+    if sql:
+        compile_expression(sql, whole=True)
 
 
 def wants(subscription: SubscriptionData, tag: str) -> bool:

@@ -80,6 +80,7 @@ class Pull:
 
     command: Command
     header: PullMessageRequestHeader
+    subscription: SubscriptionData
     # What queue entries must hold; None for every message.
     codes: frozenset[int] | None
     # What their records must pass; None where tags alone decide.
@@ -171,6 +172,7 @@ class PullProcessor:
         return Pull(
             command,
             header,
+            subscription,
             _wanted_codes(subscription),
             self._filters.of_pull(group.name, subscription, is_inline=is_inline),
             config.sys_flag,
@@ -390,6 +392,7 @@ class PullProcessor:
             moved = self._reset(pull)
             if moved is not None:
                 return moved
+        self._follow_group(pull)
         while is_final or self._has_news(pull):
             result = self._get(pull)
             skipped = result.status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL)
@@ -403,6 +406,17 @@ class PullProcessor:
                 pull.offset = result.next_offset
                 return None
         return None
+
+    def _follow_group(self, pull: Pull) -> None:
+        """A group may change its expression while its pulls wait: what comes from now on is chosen by the new one."""
+        online = self._consumers.group(pull.group.name)
+        if pull.header.sys_flag & _EXPRESSION or online is None:
+            return
+        subscription = online.subscription(pull.header.topic)
+        if subscription is not None and subscription is not pull.subscription:
+            pull.subscription = subscription
+            pull.codes = _wanted_codes(subscription)
+            pull.wanted = self._filters.of_pull(online.name, subscription, is_inline=False)
 
     def _last(self, pull: Pull, result: GetResult) -> Command:
         code, result = self._outcome(pull, result)

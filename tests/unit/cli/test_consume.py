@@ -78,6 +78,20 @@ def test_tags_choose(run: Commands, group: list[str]) -> None:
     assert bodies(run, "tags", *group, "--tag", "a || b") == [str(number) for number in range(15)]
 
 
+@pytest.mark.parametrize("group", [[], ["--group", "priced"]])
+def test_a_condition_chooses(run: Commands, group: list[str]) -> None:
+    for price in range(5):
+        run.ok("produce", "priced", "--property", f"price={price}", text=f"{price}\n")
+    assert bodies(run, "priced", *group, "--sql", "price between 2 and 3") == ["2", "3"]
+
+
+@pytest.mark.parametrize("group", [[], ["--group", "g"]])
+def test_a_wrong_condition_is_refused_with_its_place(run: Commands, group: list[str]) -> None:
+    run.ok("produce", "refused", text="1\n")
+    assert "at character 3" in run.refused("consume", "refused", *group, "--sql", "a > 'x'")
+    assert "use one of them" in run.refused("consume", "refused", *group, "--sql", "a > 1", "--tag", "b")
+
+
 def test_json_lines_carry_everything(run: Commands) -> None:
     (told,) = run.json_lines("produce", "told", "--tag", "t", "--key", "k", text="body")
     (found,) = run.json_lines("consume", "told")

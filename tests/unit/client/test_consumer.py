@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.consumer import Consumer
-from penstock.errors import ClientClosedError, ClientError, OptionError, ResponseError, RouteNotFoundError
+from penstock.errors import ClientClosedError, ClientError, OptionError, RouteNotFoundError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK, Seen, numbered, send, take, until
@@ -179,12 +179,6 @@ def test_a_topic_that_comes_later_is_read_from_its_first_message(address: str) -
         consumer.wait_assigned()
         send(address, "T", *numbered(5))
         assert sorted(take(consumer, 5)) == numbered(5)
-
-
-def test_an_sql_expression_that_the_broker_refuses_is_an_error_at_once(address: str) -> None:
-    send(address, "T", b"1")
-    with Consumer(address, group="g") as consumer, pytest.raises(ResponseError):
-        consumer.subscribe("T", sql="a > 1")
 
 
 # -- where a group begins ------------------------------------------------------------------------------------

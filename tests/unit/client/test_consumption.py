@@ -15,7 +15,7 @@ from penstock.client.process_queue import ProcessQueue, QueueLimits
 from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
 from penstock.client.subscription import Subscriptions, wants
 from penstock.client.workers import Work, is_async, verdict_of
-from penstock.errors import OptionError
+from penstock.errors import FilterError, OptionError
 from penstock.testing import ManualClock
 from tests.unit.client.consumer_messages import QUEUE, received
 from tests.unit.client.test_offset_store import Memory
@@ -310,6 +310,28 @@ def test_subscriptions_grow_in_version_and_bring_the_retry_topic() -> None:
     wanted.remove("U")
     assert wanted.topics == []
     assert Subscriptions("g", clock, broadcasting=True).add("T").topic == "T"
+
+
+def test_what_was_refused_leaves_what_was_there() -> None:
+    wanted = Subscriptions("g", ManualClock(), broadcasting=False)
+    first = wanted.add("T", "a")
+    wanted.add("T", sql="b > 1")
+    wanted.put_back("T", first)
+    assert wanted.get("T") is first
+    wanted.add("U", sql="b > 1")
+    wanted.put_back("U", None)
+    assert wanted.topics == ["%RETRY%g", "T"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "position"), [("price >", 7), ("price > 5 xor a", 10), ("price > 'x'", 6), ("(a = 1", 6)]
+)
+def test_a_wrong_sql_expression_is_refused_with_its_place(sql: str, position: int) -> None:
+    wanted = Subscriptions("g", ManualClock(), broadcasting=False)
+    with pytest.raises(FilterError) as caught:
+        wanted.add("T", sql=sql)
+    assert caught.value.position == position
+    assert len(wanted) == 0
 
 
 @pytest.mark.parametrize(

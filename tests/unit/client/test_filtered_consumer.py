@@ -1,0 +1,106 @@
+"""Consumers that choose by an SQL92 expression, against a real broker: what comes, comes again, is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.client.async_consumer import AsyncConsumer
+from penstock.client.consumer import Consumer
+from penstock.errors import FilterError, ResponseError
+from penstock.testing import broker
+from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with broker(store=QUICK) as address:
+        yield address
+
+
+def send_priced(address: str, *prices: int) -> None:
+    with penstock.Producer(address) as producer:
+        for price in prices:
+            more = {"price": str(price), "shop": "ab"[price % 2]}
+            producer.send("T", b"%d" % price, properties=more, queue_key="k")
+
+
+def lag(address: str, group: str) -> int:
+    with penstock.Admin(address) as admin:
+        return admin.describe_group(group).lag
+
+
+def test_messages_are_chosen_by_an_expression(address: str) -> None:
+    send_priced(address, *range(40))
+    seen = Seen()
+    quick = {"suspend_ms": 500, "persist_interval_ms": 200}
+    with Consumer(address, group="g", listener=seen, start_from="first", threads=1, **quick) as consumer:
+        consumer.subscribe("T", sql="price > 29 and shop = 'a'")
+        until(lambda: len(seen.messages) == 5)
+        send_priced(address, *range(33), 50, 1)
+        until(lambda: len(seen.messages) == 8)
+        # What is not wanted counts as consumed, also behind the last message that is.
+        until(lambda: lag(address, "g") == 0)
+    assert seen.bodies == [b"30", b"32", b"34", b"36", b"38", b"30", b"32", b"50"]
+
+
+def test_an_expression_takes_the_place_of_another(address: str) -> None:
+    send_priced(address, 0)
+    seen = Seen()
+    with (
+        penstock.Admin(address) as admin,
+        Consumer(address, group="g", listener=seen, start_from="first", threads=1) as consumer,
+    ):
+        for sql, last in (
+            ("price >= 0", 0),
+            ("price = 1", 1),
+            ("price = 2", 2),
+            ("", 5),
+            ("price in ('4')", 4),
+        ):
+            consumer.subscribe("T", sql=sql)
+            if last:  # by then the group is there
+                until(lambda wanted=sql: admin.describe_group("g").subscriptions.get("T") == (wanted or "*"))
+                send_priced(address, *range(6))
+            until(lambda wanted=last: seen.bodies[-1:] == [b"%d" % wanted])
+    assert seen.bodies == [b"0", b"1", b"2", *numbered(6), b"4"]
+
+
+def test_what_was_refused_is_tried_again(address: str) -> None:
+    send_priced(address, *range(4))
+    seen = Seen(lambda message: message.tries > 0)
+    with Consumer(address, group="g", listener=seen, start_from="first") as consumer:
+        consumer.subscribe("T", sql="price >= 3")
+        until(lambda: len(seen.messages) >= 2)
+    assert [(message.body, message.tries) for message in seen.messages] == [(b"3", 0), (b"3", 1)]
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_an_expression_that_is_wrong_is_an_error_at_once(address: str, is_started: bool) -> None:
+    async def scenario() -> None:
+        consumer = AsyncConsumer(address, group="g")
+        if is_started:
+            await consumer.start()
+        with pytest.raises(FilterError, match="at character 9: the end stands where") as caught:
+            await consumer.subscribe("T", sql="price > ")
+        assert caught.value.position == 8
+        await consumer.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_expression_that_the_broker_refuses_leaves_the_earlier_one() -> None:
+    with broker(property_filters=False) as address:
+        send(address, "T", b"1", b"2")
+        seen = Seen()
+        with Consumer(address, group="g", listener=seen, start_from="first") as consumer:
+            with pytest.raises(ResponseError, match="does not filter by SQL92"):
+                consumer.subscribe("T", sql="a > 1")
+            assert not consumer.wait_assigned()
+            consumer.subscribe("T", "*")
+            with pytest.raises(ResponseError, match="does not filter by SQL92"):
+                consumer.subscribe("T", sql="a > 1")
+            until(lambda: len(seen.messages) == 2)
