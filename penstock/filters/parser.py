@@ -204,7 +204,8 @@ class _Parser:
                     f"the string {side.value[:30]!r} cannot be ordered", "only numbers have an order", at
                 )
             if isinstance(side, CONDITIONS):
-                raise FilterError("a condition cannot be ordered", "only numbers have an order", at)
+                hint = "write NOT (a < b)" if isinstance(side, Not) else "only numbers have an order"
+                raise FilterError("a condition cannot be ordered", hint, at)
         return Order(self._depth(at, left, right), sign, left, right)
 
     def _between(self, left: Node, is_negated: bool) -> Node:

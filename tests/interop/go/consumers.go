@@ -25,7 +25,7 @@ func newPushers() *pushers {
 	return &pushers{newNamed(func(running *pusher) { _ = running.client.Shutdown() })}
 }
 
-// create: {name, group, nameserver, topic, expression?, broadcast?, orderly?, from?, fail?, tries?, delay?}.
+// create: {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?, fail?, tries?, delay?}.
 func (all *pushers) create(command object) (object, error) {
 	options := []consumer.Option{
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{command.text("nameserver")})),
@@ -51,6 +51,9 @@ func (all *pushers) create(command object) (object, error) {
 		expression = "*"
 	}
 	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: expression}
+	if sql := command.text("sql"); sql != "" {
+		selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: sql}
+	}
 	err = client.Subscribe(command.text("topic"), selector,
 		func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			return running.take(ctx, command, messages), nil

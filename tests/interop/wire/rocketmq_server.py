@@ -1,7 +1,7 @@
 """A real Apache RocketMQ 5.3.3 name server and broker, from its published artefacts, on loopback.
 
 Rule: defaults of the release, except what keeps it small (heap, segment size), quiet (no deletion by the clock) and on
-loopback. Both run in processes of their own, as in production, so that the broker can be restarted alone.
+loopback, and except SQL92 filters, which it has but does not serve by default. Both run in processes of their own, as in production, so that the broker can be restarted alone.
 
 Ownership: one at a time, this machine is small. Never: touches anything outside the directory given.
 """
@@ -90,6 +90,7 @@ class RocketMQ:
             "maxIndexNum": 100_000,
             "maxHashSlotNum": 25_000,
             "flushConsumerOffsetInterval": 1000,
+            "enablePropertyFilter": "true",
             "deleteWhen": 25,
             "diskMaxUsedSpaceRatio": 95,
         }

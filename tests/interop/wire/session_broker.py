@@ -289,6 +289,9 @@ def _membership(recorder: Recorder, wire: Wire, other: Wire) -> None:
     sql = {**subscription("session-one", "a > 1"), "expressionType": "SQL92", "tagsSet": [], "codeSet": []}
     check = {"clientId": "client-1", "group": GROUP, "subscriptionData": sql}
     recorder.call("check of an SQL subscription", wire, 46, body=_json(check))
+    for name, text in (("broken", "a >"), ("with more behind it", "a > 1 xor b"), ("of nothing", "")):
+        wrong = {**check, "subscriptionData": {**sql, "subString": text}}
+        recorder.call(f"check of an SQL subscription, {name}", wire, 46, body=_json(wrong))
     recorder.call(
         "check of a tag subscription", wire, 46, body=_json({**check, "subscriptionData": subscription()})
     )
@@ -305,6 +308,13 @@ def _pulls(recorder: Recorder, wire: Wire) -> None:
     pull("pull by tag", pull_fields(0, subscription="a"))
     pull("pull by tags", pull_fields(0, subscription="a || b"))
     pull("pull by absent tag", pull_fields(0, subscription="zzz"))
+    for name, text in (
+        ("by SQL", "TAGS = 'a' and KEYS contains 'k1'"),
+        ("by SQL, one", "user in ('x')"),
+        ("by SQL, none", "TAGS > 5"),
+        ("by SQL, absent properties", "user is null"),
+    ):
+        pull(f"pull {name}", pull_fields(0, subscription=text, expressionType="SQL92"))
     pull("pull by registered subscription", pull_fields(0, sysFlag="0", subscription=None))
     pull("pull flagged body", pull_fields(0, 1))
     pull("pull batch", pull_fields(0, 2))
@@ -330,12 +340,28 @@ def _refused_pulls(recorder: Recorder, wire: Wire) -> None:
     recorder.call("pull, group without members", wire, 11, stranger)
     newer = pull_fields(0, sysFlag="0", subVersion=str(_SUBSCRIPTION_VERSION + 1))
     recorder.call("pull, newer subscription", wire, 11, newer)
-    sql = pull_fields(0, subscription="a > 1", expressionType="SQL92")
-    recorder.call("pull, SQL", wire, 11, sql)
-    recorder.call("pull, unknown expression type", wire, 11, pull_fields(0, expressionType="REGEX"))
+    sql = pull_fields(0, subscription="a >", expressionType="SQL92")
+    recorder.call("pull, broken SQL", wire, 11, sql, shows="records")
+    empty = pull_fields(0, subscription="", expressionType="SQL92")
+    recorder.call("pull, empty SQL", wire, 11, empty, shows="records")
+    _refused_sql(recorder, wire)
+    regex = pull_fields(0, expressionType="REGEX")
+    recorder.call("pull, unknown expression type", wire, 11, regex, shows="records")
     recorder.call("pull without offset", wire, 11, pull_fields(0, queueOffset=None))
     bad_group = pull_fields(0, consumerGroup="bad group!")
     recorder.call("pull, bad group name", wire, 11, bad_group)
+
+
+def _refused_sql(recorder: Recorder, wire: Wire) -> None:
+    """A group that subscribed with what no broker understands."""
+    broken = {**subscription("session-one", "a >"), "expressionType": "SQL92", "tagsSet": [], "codeSet": []}
+    beat = heartbeat("client-sql", broken, group="session-sql")
+    recorder.call("heartbeat with broken SQL", wire, 34, body=beat)
+    wire.await_request(40)
+    fields = pull_fields(0, topic="session-one", consumerGroup="session-sql", sysFlag="0", subscription=None)
+    recorder.call("pull, registered broken SQL", wire, 11, fields)
+    left = {"clientID": "client-sql", "consumerGroup": "session-sql"}
+    recorder.call("unregister the group of broken SQL", wire, 35, left)
 
 
 def _long_polls(recorder: Recorder, wire: Wire, other: Wire) -> None:

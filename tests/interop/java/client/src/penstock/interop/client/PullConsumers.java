@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -64,7 +65,7 @@ final class PullConsumers {
         throw new IllegalArgumentException("no queue " + command.getIntValue("queue"));
     }
 
-    /** {name, group, nameserver, topic, expression?, assign?}: "assign" takes all queues itself instead of a share. */
+    /** {name, group, nameserver, topic, expression?, sql?, assign?}: "assign" takes all queues itself instead of a share. */
     JSONObject createLite(JSONObject command) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
         Named.configure(consumer, command);
@@ -72,7 +73,8 @@ final class PullConsumers {
         consumer.setAutoCommit(false);
         if (!command.getBooleanValue("assign")) {
             String expression = command.containsKey("expression") ? command.getString("expression") : "*";
-            consumer.subscribe(command.getString("topic"), expression);
+            consumer.subscribe(command.getString("topic"), command.containsKey("sql")
+                ? MessageSelector.bySql(command.getString("sql")) : MessageSelector.byTag(expression));
         }
         consumer.start();
         if (command.getBooleanValue("assign")) {

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
@@ -60,7 +61,7 @@ final class PushConsumers {
     private final Named<Running> running = new Named<>(Running::stop);
 
     /**
-     * {name, group, nameserver, topic, expression?, broadcast?, orderly?, from?: first | last, fail?: how many times each
+     * {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?: first | last, fail?: how many times each
      * message is refused, tries?: most deliveries after the first, delay?: level asked for, sleep?: ms, reply?}.
      */
     JSONObject create(JSONObject command) throws Exception {
@@ -78,7 +79,8 @@ final class PushConsumers {
         consumer.setConsumeThreadMax(4);
         consumer.setSuspendCurrentQueueTimeMillis(100);
         String expression = command.containsKey("expression") ? command.getString("expression") : "*";
-        consumer.subscribe(command.getString("topic"), expression);
+        consumer.subscribe(command.getString("topic"), command.containsKey("sql")
+            ? MessageSelector.bySql(command.getString("sql")) : MessageSelector.byTag(expression));
         Running client = new Running(consumer, command.getBooleanValue("reply") ? replier(command) : null);
         if (command.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> inOrder(client, command, messages, context));
