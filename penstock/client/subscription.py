@@ -74,7 +74,7 @@ class Subscriptions:
     def _parse(self, topic: str, expression: str, kind: str) -> SubscriptionData:
         self._version = max(self._version + 1, self._clock.now_ms())
         try:
-            return SubscriptionData.parse(topic, expression.strip(), kind, self._version)
+            return SubscriptionData.parse(topic, expression.strip(" \t\r\n"), kind, self._version)
         except RequestError as error:
             raise OptionError(error.message, error.hint) from error
 

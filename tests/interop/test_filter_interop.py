@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 import pytest
 
 from tests.interop.java_errors import RegistryOutOfReach
-from tests.interop.java_filter import RELEASES, java_answers
+from tests.interop.java_filter import RELEASES, java_answers, java_tags
 from tests.interop.java_release import missing_tools
 from tests.unit.filters.answers import our_answers
-from tests.unit.filters.java_table import read_table
+from tests.unit.filters.java_table import read_table, read_tags
 from tests.unit.filters.random_expressions import Expressions
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 COUNT = 5_000
+T = TypeVar("T")
 
 
-def ask(release: str, expressions: list[str], sets: list[dict[str, str]]) -> list[str]:
+def or_skip(question: Callable[[], T]) -> T:
+    """What Java says, or a skip that tells why it could not be asked."""
     missing = missing_tools()
     if missing is not None:
         pytest.skip(missing)
     try:
-        return java_answers(release, expressions, sets)
+        return question()
     except RegistryOutOfReach as unreachable:
         pytest.skip(str(unreachable))
+
+
+def ask(release: str, expressions: list[str], sets: list[dict[str, str]]) -> list[str]:
+    return or_skip(lambda: java_answers(release, expressions, sets))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -45,3 +53,10 @@ def test_random_expressions_have_the_same_answers(release: str) -> None:
     assert [row for row in zip(expressions, ours, theirs, strict=True) if row[1] != row[2]] == []
     # The generator must not make nonsense only, nor sense only.
     assert COUNT * 0.1 < theirs.count("!") < COUNT * 0.8
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_lists_of_tags_are_read_as_java_does(release: str) -> None:
+    rows = read_tags()
+    found = or_skip(lambda: java_tags(release, [text for text, _ in rows]))
+    assert [None if answer is None else [*answer] for answer in found] == [answer for _, answer in rows]

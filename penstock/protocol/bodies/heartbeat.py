@@ -26,6 +26,8 @@ from penstock.protocol.codes import ResponseCode
 
 ALL_TAGS = "*"
 _TAG_SEPARATOR = "||"
+# What Java's trim takes away; other blanks belong to a tag.
+_BLANKS = "".join(map(chr, range(33)))
 
 
 class ExpressionType(StrEnum):
@@ -106,7 +108,8 @@ class SubscriptionData(Body):
             raise _unparsable(f"no such expression type: {kind[:40]!r}", "use TAG or SQL92")
         if not expression or expression == ALL_TAGS:
             return cls(topic, sub_version=sub_version)
-        tags = frozenset(tag for tag in map(str.strip, expression.split(_TAG_SEPARATOR)) if tag)
+        parts = (part.strip(_BLANKS) for part in expression.split(_TAG_SEPARATOR))
+        tags = frozenset(tag for tag in parts if tag)
         if not tags:
             raise _unparsable(f"{expression[:80]!r} names no tag", "write *, a, or a || b")
         return cls(topic, expression, tags, _hashes(tags), sub_version)

@@ -3,6 +3,7 @@
 `java_answers.jsonl` has first the property sets, one object a line, then `[expression, answers of 5.3, of 4.9]`: `!`
 if it does not parse, else for each set T, F, N (null) or E (evaluating fails). It was written by those classes, and
 `make interop` compares it with them; after a new line `python -m tests.interop.filter_table` writes the answers in.
+`java_tags.jsonl` has the same for lists of tags: `[list, null if it is refused, else [text, tags, codes]]`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATH = Path(__file__).with_name("java_answers.jsonl")
+TAGS_PATH = Path(__file__).with_name("java_tags.jsonl")
 
 
 class Row(NamedTuple):
@@ -30,3 +32,10 @@ def read_table() -> tuple[list[dict[str, str]], list[Row]]:
 def write_table(sets: list[dict[str, str]], rows: list[Row]) -> None:
     lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in (*sets, *rows)]
     PATH.write_text("".join(lines), encoding="utf-8")
+
+
+def read_tags() -> list[tuple[str, list[object] | None]]:
+    """Lists of tags, and what a subscription to them says."""
+    return [
+        (text, answer) for text, answer in map(json.loads, TAGS_PATH.read_text(encoding="utf-8").splitlines())
+    ]

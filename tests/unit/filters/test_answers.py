@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import FilterError
+from penstock.errors import FilterError, RequestError
 from penstock.filters import compile_expression
 from penstock.filters.values import compare_numbers, parse_double, parse_integer
+from penstock.protocol.bodies import SubscriptionData
 from tests.unit.filters.answers import our_answers
-from tests.unit.filters.java_table import read_table
+from tests.unit.filters.java_table import read_table, read_tags
 
 SETS, ROWS = read_table()
 NEW_WORDS = ("contains", "startswith", "endswith")
@@ -19,6 +20,18 @@ def test_every_answer_is_javas() -> None:
     assert len({row.sql for row in ROWS}) == len(ROWS)
     differing = [(row.sql, our_answers(row.sql, SETS), row.answers) for row in ROWS]
     assert [row for row in differing if row[1] != row[2]] == []
+
+
+@pytest.mark.parametrize(("text", "answer"), read_tags())
+def test_lists_of_tags_are_javas(text: str, answer: list[object] | None) -> None:
+    """But for lists that name none: Java takes them, and they match nothing."""
+    if answer is None or (answer[0] != "*" and not answer[1]):
+        with pytest.raises(RequestError, match="names no tag"):
+            SubscriptionData.parse("T", text)
+        return
+    ours = SubscriptionData.parse("T", text)
+    assert [ours.sub_string, sorted(ours.tags_set), sorted(ours.code_set)] == answer
+    assert ours.is_all is (answer[0] == "*")
 
 
 def test_4_9_differs_in_words_that_came_later_only() -> None:

@@ -5,11 +5,14 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.net.URLDecoder;
+import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 import org.apache.rocketmq.filter.expression.BooleanExpression;
 import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.parser.SelectorParser;
@@ -19,7 +22,8 @@ import org.apache.rocketmq.filter.parser.SelectorParser;
  *
  * Standard input has lines of fields that are percent-encoded and separated by tabs: "P" and name=value pairs for the
  * properties of one message, "E" and an expression. For each expression one line goes to standard output: a "!" where it
- * does not parse, else a letter for each message so far: T, F, N (null), E (the evaluation failed).
+ * does not parse, else a letter for each message so far: T, F, N (null), E (the evaluation failed). "T" and a list of tags is
+ * answered with "!", or with what a subscription to them says: its text, its tags and their codes, separated by tabs.
  */
 public final class FilterTool {
     private FilterTool() {
@@ -34,6 +38,8 @@ public final class FilterTool {
                 String[] fields = line.split("\t", -1);
                 if (fields[0].equals("P")) {
                     messages.add(new Message(fields));
+                } else if (fields[0].equals("T")) {
+                    out.println(tags(decode(fields[1])));
                 } else {
                     out.println(answers(decode(fields[1]), messages));
                 }
@@ -66,6 +72,36 @@ public final class FilterTool {
             return 'N';
         }
         return value.equals(Boolean.TRUE) ? 'T' : 'F';
+    }
+
+    /** By reflection, because the class is in another package in each release. */
+    private static String tags(String expression) {
+        try {
+            Object data = filterApi().getMethod("buildSubscriptionData", String.class, String.class)
+                .invoke(null, "T", expression);
+            StringBuilder line = new StringBuilder(encode((String) data.getClass().getMethod("getSubString").invoke(data)));
+            for (String getter : new String[] {"getTagsSet", "getCodeSet"}) {
+                line.append('\t');
+                for (Object item : new TreeSet<>((Set<?>) data.getClass().getMethod(getter).invoke(data))) {
+                    line.append(encode(item.toString())).append(' ');
+                }
+            }
+            return line.toString();
+        } catch (ReflectiveOperationException refused) {
+            return "!";
+        }
+    }
+
+    private static Class<?> filterApi() throws ClassNotFoundException {
+        try {
+            return Class.forName("org.apache.rocketmq.remoting.protocol.filter.FilterAPI");
+        } catch (ClassNotFoundException older) {
+            return Class.forName("org.apache.rocketmq.common.filter.FilterAPI");
+        }
+    }
+
+    private static String encode(String field) {
+        return URLEncoder.encode(field, StandardCharsets.UTF_8);
     }
 
     private static String decode(String field) {
