@@ -97,7 +97,7 @@ class Lexer:
     def _unreadable(self, at: int) -> FilterError:
         rest = self._text[at : at + _SHOWN]
         if rest[0] == "'":
-            return FilterError(f"the string {rest} does not end", "double the quotes inside it", at)
+            return FilterError(f"the string {rest!r} does not end", "double the quotes inside it", at)
         if rest.startswith("/*"):
             return FilterError(f"the comment {rest!r} does not end", "close it with */", at)
         return FilterError(f"{rest[0]!r} is no part of an expression", "quote text with '", at)

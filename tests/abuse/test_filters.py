@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,8 @@ from penstock.filters import (
     NODES_MAX,
     compile_expression,
 )
+from penstock.protocol.codes import RequestCode
+from tests.unit.broker.running_broker import run, running
 
 pytestmark = pytest.mark.abuse("A17")
 BIG = EXPRESSION_SIZE_MAX
@@ -88,3 +92,29 @@ def test_text_is_searched_in_a_bounded_time() -> None:
     started = time.perf_counter()
     assert not compile_expression(chain).matches({"x": "a" * 32_000})
     assert time.perf_counter() - started < 1
+
+
+def test_a_broker_answers_hostile_expressions_and_goes_on(tmp_path: Path) -> None:
+    """As checks, in pulls and in heartbeats, with all limits before the parser taken away."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, expression_size_max=2 * BIG, filter_time_max_ms=1_000) as bench:
+            client = bench.client
+            assert (await client.send(a="1")).code == 0
+            refused = 0
+            for sql in HOSTILE.values():
+                subscription = {"topic": "T", "subString": sql, "expressionType": "SQL92", "subVersion": 1}
+                check = {"clientId": "c", "group": "g", "subscriptionData": subscription}
+                answer = await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=json.dumps(check).encode())
+                assert answer.code in (0, 1, 23), sql[:40]
+                refused += answer.code != 0
+                assert len(answer.remark or "") < 500
+                pulled = await client.pull(subscription=sql, expressionType="SQL92")
+                # What RocketMQ ignores behind a complete expression is ignored, so some are answered.
+                assert pulled.code == (23 if answer.code else 20), sql[:40]
+                beat = await client.heartbeat("g" + str(refused), expression=sql, kind="SQL92")
+                assert beat.code == 0
+            assert refused >= len(HOSTILE) - 3
+            assert (await client.pull(subscription="a = 1", expressionType="SQL92")).code == 0
+
+    run(scenario)

@@ -252,7 +252,8 @@ class CheckClientRequestBody(Body):
     """Code 46: can this subscription be served?"""
 
     BYTES_MAX: ClassVar[int] = 256 * 1024
-    OBJECTS_MAX: ClassVar[int] = 100
+    # Commas in an expression's list count as values.
+    OBJECTS_MAX: ClassVar[int] = 1_000
     LOOSE_BYTES_MAX: ClassVar[int] = REQUEST_LOOSE_MAX
 
     client_id: str

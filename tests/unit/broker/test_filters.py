@@ -222,6 +222,20 @@ def test_a_client_has_its_expression_checked(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_long_list_passes_the_check(tmp_path: Path) -> None:
+    """As long as an expression may be: the limit on values in a body counts its commas, too."""
+
+    async def scenario() -> None:
+        async with filtering(tmp_path) as bench:
+            values = ",".join(f"'{i}'" for i in range(1_000))
+            answer = await bench.client.call(
+                RequestCode.CHECK_CLIENT_CONFIG, body=check_body(f"a in ({values})")
+            )
+            assert answer.code == 0
+
+    run(scenario)
+
+
 # -- waiting -------------------------------------------------------------------------------------------------
 
 
