@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -104,3 +105,23 @@ def test_an_expression_that_the_broker_refuses_leaves_the_earlier_one() -> None:
             with pytest.raises(ResponseError, match="does not filter by SQL92"):
                 consumer.subscribe("T", sql="a > 1")
             until(lambda: len(seen.messages) == 2)
+
+
+@pytest.mark.seed("S4-51")
+def test_each_group_gets_the_messages_with_its_keys(address: str) -> None:
+    """A keyed subscription is a condition over the keys; groups beside each other have their own."""
+    with penstock.Producer(address) as producer:
+        for i in range(12):
+            producer.send("T", b"%d" % i, keys=f"order-{i % 4}", queue_key="k")
+    wanted = {"one": "KEYS = 'order-1'", "two": "KEYS in ('order-2', 'order-3')"}
+    listeners = {group: Seen() for group in wanted}
+    with contextlib.ExitStack() as stack:
+        for group, seen in listeners.items():
+            options = {"listener": seen, "start_from": "first", "threads": 1}
+            consumer = stack.enter_context(Consumer(address, group=group, **options))
+            consumer.subscribe("T", sql=wanted[group])
+        until(lambda: [len(seen.messages) for seen in listeners.values()] == [3, 6])
+    assert [seen.bodies for seen in listeners.values()] == [
+        [b"1", b"5", b"9"],
+        [b"2", b"3", b"6", b"7", b"10", b"11"],
+    ]
