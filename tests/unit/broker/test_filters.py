@@ -131,7 +131,10 @@ def test_a_damaged_record_is_left_out_and_named(tmp_path: Path) -> None:
             segment.file.pwrite(b"\xff\xff\xff\xff", position - segment.base + 84)  # the length of its body
             answer = await pull_sql(bench, "price >= 0")
             assert (bodies(answer), following(answer)) == ([b"0", b"2"], 3)
-            assert [finding.kind for finding in store.findings.all()] == ["damaged record"]
+            # The store's own audit may find it as well, if it comes by just now.
+            assert "T/0 offset 1 cannot be read; left out of the answer" in {
+                finding.detail for finding in store.findings.damage()
+            }
 
     run(scenario)
 
