@@ -371,9 +371,7 @@ class Broker:
     ) -> list[Processor]:
         options, runtime = self.options, self._runtime
         return [
-            SendBackProcessor(
-                options, store, writer, self.topics, self.groups, self.statistics, runtime.entropy
-            ),
+            SendBackProcessor(options, store, writer, self.topics, self.groups, self.statistics, runtime),
             QueryProcessor(store, self.consumers),
             RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
             ReplyProcessor(

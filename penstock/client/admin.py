@@ -21,6 +21,7 @@ from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.errors import ClientClosedError
+from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
@@ -135,9 +136,26 @@ class Admin:
 
     # -- groups and offsets ----------------------------------------------------------------------------------
 
-    def create_group(self, group: str, *, retry_max_times: int = 16, orderly: bool = False) -> None:
-        """Create a consumer group at every broker, or change the one that is there."""
-        self._run(self._async.create_group(group, retry_max_times=retry_max_times, orderly=orderly))
+    def create_group(
+        self,
+        group: str,
+        *,
+        retry_max_times: int = 16,
+        orderly: bool = False,
+        retry_queues: int = 1,
+        retry_policy: GroupRetryPolicy | None = None,
+    ) -> None:
+        """Create a consumer group at every broker, or change the one that is there. The policy says how long a
+        message waits for its next try; without one, the broker's delay levels do, from the third on."""
+        self._run(
+            self._async.create_group(
+                group,
+                retry_max_times=retry_max_times,
+                orderly=orderly,
+                retry_queues=retry_queues,
+                retry_policy=retry_policy,
+            )
+        )
 
     def list_groups(self, *, internal: bool = False) -> list[str]:
         """Names of all consumer groups; with `internal` also those of the system's own tools."""

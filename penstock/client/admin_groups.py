@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from penstock.client.admin_results import GroupDescription, GroupMember, QueueProgress
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.errors import OptionError, ResponseError, RouteNotFoundError
-from penstock.metadata.group_table import SubscriptionGroup
+from penstock.metadata.group_table import GroupRetryPolicy, SubscriptionGroup
 from penstock.protocol.bodies.membership import ConsumerConnection
 from penstock.protocol.bodies.queues import MessageQueue, ResetOffsetBody
 from penstock.protocol.bodies.statistics import ConsumeStats
@@ -59,8 +59,21 @@ class GroupAdmin:
     def __init__(self, calls: ClusterCalls) -> None:
         self._calls = calls
 
-    async def create(self, group: str, retry_max_times: int, orderly: bool) -> None:
-        config = SubscriptionGroup(group, retry_max_times=retry_max_times, consume_message_orderly=orderly)
+    async def create(
+        self,
+        group: str,
+        retry_max_times: int,
+        orderly: bool,
+        retry_queues: int = 1,
+        retry_policy: GroupRetryPolicy | None = None,
+    ) -> None:
+        config = SubscriptionGroup(
+            group,
+            retry_max_times=retry_max_times,
+            consume_message_orderly=orderly,
+            retry_queue_nums=retry_queues,
+            retry_policy=retry_policy or GroupRetryPolicy(),
+        )
         await self._calls.ask_each(
             await self._calls.masters(),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

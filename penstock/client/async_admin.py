@@ -31,6 +31,7 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_cli
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.errors import ClientClosedError, PenstockError, RouteNotFoundError
+from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.bodies.tables import decode_topic_config
@@ -237,9 +238,18 @@ class AsyncAdmin:
 
     # -- groups and offsets ----------------------------------------------------------------------------------
 
-    async def create_group(self, group: str, *, retry_max_times: int = 16, orderly: bool = False) -> None:
-        """Create a consumer group at every broker, or change the one that is there."""
-        await GroupAdmin(self._calls).create(group, retry_max_times, orderly)
+    async def create_group(
+        self,
+        group: str,
+        *,
+        retry_max_times: int = 16,
+        orderly: bool = False,
+        retry_queues: int = 1,
+        retry_policy: GroupRetryPolicy | None = None,
+    ) -> None:
+        """Create a consumer group at every broker, or change the one that is there. The policy says how long a
+        message waits for its next try; without one, the broker's delay levels do, from the third on."""
+        await GroupAdmin(self._calls).create(group, retry_max_times, orderly, retry_queues, retry_policy)
 
     async def list_groups(self, *, internal: bool = False) -> list[str]:
         """Names of all consumer groups; with `internal` also those of the system's own tools."""

@@ -369,12 +369,12 @@ class AsyncConsumer:
         """With `auto_ack` off: this message is done."""
         self._settle(ack_report(self.options, message))
 
-    def retry(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+    def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
         if self.options.auto_ack:
-            message.retry_later(delay_level)
+            message.retry_later(delay_level, reason)
         else:
-            self._settle(ack_report(self.options, message, Retry(delay_level)))
+            self._settle(ack_report(self.options, message, Retry(delay_level, reason)))
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         self.use(ITERATE)

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Iterable
 
 from penstock.client.instance import ClientInstance
-from penstock.client.received import ReceivedMessage
+from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.routes import MASTER_ID, TopicRoute
 from penstock.errors import ConnectError, PenstockError, RemotingError
+from penstock.message.failures import bounded_reason
 from penstock.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerList,
@@ -246,16 +247,17 @@ class BrokerCalls:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int, retries_max: int) -> None:
+    async def send_back(self, message: ReceivedMessage, retry: Retry, retries_max: int) -> None:
         """Hand a message to its broker, which delivers it again later or puts it to the dead letters."""
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.log_offset,
             group=self._group,
-            delay_level=delay_level,
+            delay_level=retry.delay_level,
             origin_msg_id=message.offset_msg_id,
             origin_topic=message.topic,
             max_reconsume_times=retries_max,
             broker_name=message.queue.broker_name,
+            reason=bounded_reason(retry.reason) or None,
         )
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
         check(await self._instance.call_broker(message.queue.broker_name, command, SEND_BACK_TIMEOUT_MS))

@@ -58,11 +58,11 @@ class ConcurrentConsumption(Consumption):
                 logger.warning("%r failed and is given up: broadcasting tries nothing twice", message)
                 self.finish(owner, [message])
             else:
-                self._spawn(self._hand_back(owner, message, retry.delay_level))
+                self._spawn(self._hand_back(owner, message, retry))
 
-    async def _hand_back(self, owner: ProcessQueue, message: ReceivedMessage, delay_level: int) -> None:
+    async def _hand_back(self, owner: ProcessQueue, message: ReceivedMessage, retry: Retry) -> None:
         assert self._retries is not None
-        if await self._retries.hand_back(message, delay_level):
+        if await self._retries.hand_back(message, retry):
             self.finish(owner, [message])
             return
         message.tries += 1
@@ -77,4 +77,5 @@ class ConcurrentConsumption(Consumption):
         if now_ms - message.started_ms > limit_ms:
             logger.warning("%r has been worked on for more than %d ms and is handed back", message, limit_ms)
             message.started_ms = now_ms
-            self._spawn(self._hand_back(owner, message, EXPIRED_LEVEL))
+            expired = Retry(EXPIRED_LEVEL, f"worked on for more than {limit_ms} ms")
+            self._spawn(self._hand_back(owner, message, expired))

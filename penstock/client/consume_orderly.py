@@ -51,7 +51,7 @@ class OrderlyConsumption(Consumption):
         message.tries += 1
         too_often = 0 <= self._retries_max < message.tries or retry.delay_level < 0
         if self._retries is not None and too_often:
-            self._spawn(self._bury(owner, message, left))
+            self._spawn(self._bury(owner, message, left, retry.reason))
         else:
             self._rest(owner, [message, *left])
 
@@ -62,10 +62,10 @@ class OrderlyConsumption(Consumption):
         self._later(self._suspend_ms, lambda: self.handout.free(owner))
 
     async def _bury(
-        self, owner: ProcessQueue, message: ReceivedMessage, left: Sequence[ReceivedMessage]
+        self, owner: ProcessQueue, message: ReceivedMessage, left: Sequence[ReceivedMessage], reason: str
     ) -> None:
         assert self._retries is not None
-        if not await self._retries.hand_back(message, DEAD_LETTER_LEVEL):
+        if not await self._retries.hand_back(message, Retry(DEAD_LETTER_LEVEL, reason)):
             self._rest(owner, [message, *left])
             return
         logger.warning("%r failed %d times and went to the dead letters", message, message.tries)

@@ -52,9 +52,11 @@ def dead_letter_topic(group: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Returned by a listener: not done, try again later. The level is the broker's delay level; 0 leaves it to
-    the broker, which waits longer each time; a negative one sends the message to the dead letters."""
+    the broker, which waits longer each time; a negative one sends the message to the dead letters. The reason is
+    noted on the message and stays on it if it becomes a dead letter."""
 
     delay_level: int = 0
+    reason: str = ""
 
 
 RETRY = Retry()
@@ -211,9 +213,9 @@ class ReceivedMessage:
             raw.prepared_offset,
         )
 
-    def retry_later(self, delay_level: int = 0) -> None:
+    def retry_later(self, delay_level: int = 0, reason: str = "") -> None:
         """While iterating: this message is not done, have it tried again later."""
-        self.verdict = Retry(delay_level)
+        self.verdict = Retry(delay_level, reason)
 
 
 def decode_records(

@@ -14,10 +14,11 @@ import logging
 
 from penstock.client.broker_calls import SEND_BACK_TIMEOUT_MS, BrokerCalls
 from penstock.client.instance import ClientInstance
-from penstock.client.received import ORIGIN_MESSAGE_ID, RETRY_TOPIC, ReceivedMessage, retry_topic
+from penstock.client.received import ORIGIN_MESSAGE_ID, RETRY_TOPIC, ReceivedMessage, Retry, retry_topic
 from penstock.client.results import is_stored
-from penstock.errors import PenstockError, ResponseError
+from penstock.errors import PenstockError, PropertiesTooLargeError, ResponseError
 from penstock.message import PropertyName, SystemFlag, encode_properties
+from penstock.message.failures import FIRST_FAILED, ORIGIN, REASON, bounded_reason
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import SendMessageRequestHeader
@@ -39,21 +40,21 @@ class Retries:
         self._topic = retry_topic(group)
         self._retries_max = retries_max
 
-    async def hand_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+    async def hand_back(self, message: ReceivedMessage, retry: Retry) -> bool:
         """Whether somebody has it now. A negative level: to the dead letters."""
         try:
-            await self._calls.send_back(message, delay_level, self._retries_max)
+            await self._calls.send_back(message, retry, self._retries_max)
             return True
         except PenstockError as error:
             logger.info("handing %r back: %s", message, error)
         try:
-            await self._send_copy(message, delay_level)
+            await self._send_copy(message, retry)
             return True
         except PenstockError as error:
             logger.warning("neither its broker nor any other takes %r back: %s", message, error)
             return False
 
-    async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _send_copy(self, message: ReceivedMessage, retry: Retry) -> None:
         route = await self._instance.routes.get(self._topic)
         queues = route.publish_queues
         if not queues:
@@ -61,7 +62,7 @@ class Retries:
         queue = queues[self._instance.runtime.entropy.below(len(queues))]
         stored = message.stored
         tries = message.tries + 1
-        if delay_level < 0:
+        if retry.delay_level < 0:
             # One more than allowed is how an ordinary send says "dead letter".
             tries = self._retries_max + 1
         header = SendMessageRequestHeader(
@@ -71,7 +72,7 @@ class Retries:
             sys_flag=stored.sys_flag & _KEPT_FLAGS,
             born_timestamp=stored.born_timestamp,
             flag=stored.flag,
-            properties=encode_properties(self._properties(message, delay_level)).decode(),
+            properties=self._properties(message, retry).decode(),
             reconsume_times=tries,
             max_reconsume_times=self._retries_max,
             broker_name=queue.broker_name,
@@ -81,10 +82,21 @@ class Retries:
         if not is_stored(answer.code):
             raise ResponseError(answer.code, answer.remark or "no reason given")
 
-    def _properties(self, message: ReceivedMessage, delay_level: int) -> dict[str, str]:
+    def _properties(self, message: ReceivedMessage, retry: Retry) -> bytes:
         properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         properties[RETRY_TOPIC] = message.topic
         properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_msg_id)
-        level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.tries
+        level = retry.delay_level if retry.delay_level > 0 else FIRST_RETRY_LEVEL + message.tries
         properties[PropertyName.DELAY] = str(level)
-        return properties
+        # The broker notes these when it takes a message back; a copy that is sent comes with them.
+        noted = {
+            FIRST_FAILED: str(self._instance.runtime.clock.now_ms()),
+            ORIGIN: f"{message.queue.broker_name}/{message.queue.queue_id}/{message.queue_offset}",
+            **properties,
+        }
+        if reason := bounded_reason(retry.reason):
+            noted[REASON] = reason
+        try:
+            return encode_properties(noted)
+        except PropertiesTooLargeError:
+            return encode_properties(properties)

@@ -20,6 +20,7 @@ from typing import Any
 
 from penstock.client.handout import Handout, LoopHandout, Lot, Report, ThreadHandout
 from penstock.client.received import RETRY, ReceivedMessage, Retry
+from penstock.message.failures import reason_of
 from penstock.runtime import Clock
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def verdict_of(result: object, message: ReceivedMessage) -> Retry | None:
         return result
     if result is not False:
         logger.warning("the listener returned %r for %r, which counts as RETRY", result, message)
+        return Retry(reason=f"the listener returned {type(result).__name__}")
     return RETRY
 
 
@@ -91,7 +93,7 @@ class Work:
     def failed(self, message: ReceivedMessage, error: BaseException) -> None:
         """Working on the message raised."""
         logger.error("the listener failed for %r", message, exc_info=error)
-        message.verdict = RETRY
+        message.verdict = Retry(reason=reason_of(error))
 
     def rewind(self) -> None:
         """The current message was not worked on after all: it is the next one again."""

@@ -19,6 +19,12 @@ from penstock.metadata.json_fields import INT32_MAX, INT64_MAX, JsonFields
 INT32_MIN = -(2**31)
 FORBIDDEN_TO_READ = 4
 _POLICY_TYPES = ("CUSTOMIZED", "EXPONENTIAL")
+_EXPONENT_MAX = 32
+# The 18 delay levels, 1 s to 2 h.
+DEFAULT_WAITS_MS = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *(minutes * 60_000 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,22 @@ class GroupRetryPolicy:
             exponential=None if exponential is None else ExponentialRetry.read(exponential),
             extra=fields.rest(),
         )
+
+    @property
+    def is_own(self) -> bool:
+        """Whether somebody set it: the default is the broker's delay levels."""
+        return self.type == "EXPONENTIAL" or (self.customized is not None and bool(self.customized.next_ms))
+
+    def wait_ms(self, tries: int) -> int:
+        """How long until the next try, after this many that failed, by RocketMQ's reckoning: a list is entered at
+        its third value, because the default's first two are too short for retries."""
+        tries = max(tries, 0)
+        if self.type == "EXPONENTIAL":
+            policy = self.exponential or ExponentialRetry()
+            grown: int = policy.initial_ms * policy.multiplier ** min(tries, _EXPONENT_MAX)
+            return min(policy.max_ms, grown)
+        waits = (self.customized.next_ms if self.customized is not None else ()) or DEFAULT_WAITS_MS
+        return waits[min(tries + 2, len(waits) - 1)]
 
     def to_json(self) -> JsonObject:
         written: JsonObject = {**self.extra, "type": self.type}

@@ -3,9 +3,10 @@
     tries left      %RETRY%<group>, any of its queues, after delay level 3 + tries (or the level asked for)
     none left       %DLQ%<group>, queue 0, at once; also if the level asked for is negative
 
-The copy keeps body, born time and host, flag and properties; it gets one more try counted, the first topic
-(RETRY_TOPIC) and the first id (ORIGIN_MESSAGE_ID). Answered when the copy is as safe as any other message: the
-consumer moves on after it. Owned by the event loop.
+A group with a retry policy of its own waits as that says, rounded up to a delay level. The copy keeps body, born
+time and host, flag and properties; it gets one more try counted, the first topic (RETRY_TOPIC), the first id
+(ORIGIN_MESSAGE_ID) and notes of why, since when and from where (`message/failures.py`). Answered when the copy is
+as safe as any other message: the consumer moves on after it. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.stored_records import StoredRecord, record_at
 from penstock.broker.topics import Topics, dead_letter_topic, retry_topic
 from penstock.broker.writing import MessageWriter, Written
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import PenstockError, PropertiesTooLargeError, RequestError
+from penstock.message import StoredMessage
+from penstock.message.failures import FIRST_FAILED, ORIGIN, REASON, bounded_reason
 from penstock.metadata.topic_table import Permission
 from penstock.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
 from penstock.remoting import Connection, ProcessorTable
-from penstock.runtime import Entropy
+from penstock.runtime import Runtime
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
@@ -47,7 +50,7 @@ class SendBackProcessor:
         topics: Topics,
         groups: Groups,
         statistics: Statistics,
-        entropy: Entropy,
+        runtime: Runtime,
     ) -> None:
         self.options = options
         self._store = store
@@ -55,8 +58,10 @@ class SendBackProcessor:
         self._topics = topics
         self._groups = groups
         self._statistics = statistics
-        self._entropy = entropy
-        self._levels = len(store.options.delays_ms)
+        self._entropy = runtime.entropy
+        self._clock = runtime.clock
+        self._delays_ms = store.options.delays_ms
+        self._levels = len(self._delays_ms)
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -121,14 +126,12 @@ class SendBackProcessor:
             put[text.DELAY] = "0"
         else:
             place = Place(retry_topic(group.name), self._entropy.below(group.retry_queue_nums), 0)
-            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            level = header.delay_level or self._next_level(group, message.reconsume_times)
             put |= delayed(place, min(level, self._levels))
-        properties = text.decode(record.properties)
-        pairs = dict(message.properties)
         request = AppendRequest(
             self._writer.queue(place.topic, place.queue_id),
             message.body,
-            text.encode(text.changed(properties, pairs, (text.WAIT, text.SEAL), put)),
+            _with_notes(record, put, self._notes(header, message)),
             message.born_timestamp,
             message.born_host.encode(),
             message.flag,
@@ -149,3 +152,31 @@ class SendBackProcessor:
                 )
 
         self._writer.append(place.topic, (request,), None, done)
+
+    def _next_level(self, group: GroupConfig, tries: int) -> int:
+        """The delay level of the next try: 3 and up, or the first that waits as long as the group's own policy."""
+        if not group.retry_policy.is_own:
+            return FIRST_RETRY_LEVEL + tries
+        wait_ms = group.retry_policy.wait_ms(tries)
+        waits = enumerate(self._delays_ms, 1)
+        return next((level for level, delay_ms in waits if delay_ms >= wait_ms), self._levels)
+
+    def _notes(self, header: ConsumerSendMsgBackRequestHeader, message: StoredMessage) -> dict[str, str]:
+        """What is put on a message beside RocketMQ's own marks."""
+        notes = {}
+        if REASON not in message.properties or header.reason:
+            notes[REASON] = bounded_reason(header.reason or "")
+        if FIRST_FAILED not in message.properties:
+            notes[FIRST_FAILED] = str(self._clock.now_ms())
+            notes[ORIGIN] = f"{self.options.broker_name}/{message.queue_id}/{message.queue_offset}"
+        return {name: value for name, value in notes.items() if value}
+
+
+def _with_notes(record: StoredRecord, put: dict[str, str], notes: dict[str, str]) -> bytes:
+    """The properties of the copy; where the notes do not fit they are left out, never the message."""
+    properties, pairs = text.decode(record.properties), dict(record.message.properties)
+    drop = (text.WAIT, text.SEAL)
+    try:
+        return text.encode(text.changed(properties, pairs, drop, {**put, **notes}))
+    except PropertiesTooLargeError:
+        return text.encode(text.changed(properties, pairs, drop, put))

@@ -183,9 +183,10 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBackRequestHeader(Header):
-    """Code 36. `offset` is the place in the log; a negative `delay_level` means the dead-letter queue."""
+    """Code 36. `offset` is the place in the log; a negative `delay_level` means the dead-letter queue. The reason
+    is our clients' own; RocketMQ's brokers ignore it."""
 
-    WIRE_NAMES: ClassVar[Mapping[str, str]] = {"broker_name": "bname"}
+    WIRE_NAMES: ClassVar[Mapping[str, str]] = {"broker_name": "bname", "reason": "penstockReason"}
 
     offset: I64
     group: str
@@ -195,6 +196,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: I32 | None = None
     broker_name: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

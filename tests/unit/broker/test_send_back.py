@@ -9,6 +9,7 @@ import pytest
 
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.message import StoredMessage
+from penstock.metadata.group_table import CustomizedRetry, ExponentialRetry, GroupRetryPolicy
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime
@@ -91,6 +92,77 @@ def test_after_the_last_try_it_is_a_dead_letter(tmp_path: Path) -> None:
             # An old client has no say in the number of tries.
             assert (await send_back(bench, position, version=100, maxReconsumeTimes=0)).code == 0
             assert bench.broker.store.max_offset("%DLQ%g", 0) == 2
+
+    run(scenario)
+
+
+def test_reason_first_failure_and_origin_survive_to_the_dead_letter(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
+            await bench.client.send(body=b"before")
+            await bench.client.send(body=b"hard", mine="x")
+            first = await one(bench)
+            began_ms = clock.now_ms()
+            assert (
+                await send_back(bench, first.physical_offset, penstockReason="ValueError: seven")
+            ).code == 0
+            [tried] = bench.broker.store.read(SCHEDULE_TOPIC, 2, 0)
+            clock.advance(5_000)
+            # A client that gives no reason leaves the last one; one that does replaces it, cut and cleaned.
+            assert (await send_back(bench, tried.physical_offset, -1)).code == 0
+            hostile = "KeyError:\x01a\x02b\nc" + "ü" * 2_000
+            assert (await send_back(bench, tried.physical_offset, -1, penstockReason=hostile)).code == 0
+            kept, replaced = records((await bench.client.pull("%DLQ%g")).body)
+            for dead in (tried, kept, replaced):
+                assert dead.properties["PENSTOCK_FIRST_FAILED"] == str(began_ms)
+                assert dead.properties["PENSTOCK_ORIGIN"] == f"{bench.broker.options.broker_name}/0/1"
+                assert dead.properties["ORIGIN_MESSAGE_ID"] == first.message_id
+                assert (dead.properties["RETRY_TOPIC"], dead.properties["mine"]) == ("T", "x")
+            assert kept.properties["PENSTOCK_REASON"] == "ValueError: seven"
+            reason = replaced.properties["PENSTOCK_REASON"]
+            assert reason.startswith("KeyError: a b cü")
+            assert reason.endswith(" ...")
+            assert len(reason.encode()) <= 512
+
+    run(scenario)
+
+
+def test_notes_that_do_not_fit_are_left_out_and_the_message_is_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            assert (await bench.client.send(large="x" * 32_500)).code == 0
+            position = (await one(bench)).physical_offset
+            assert (await send_back(bench, position, -1, penstockReason="y" * 500)).code == 0
+            dead = await one(bench, "%DLQ%g")
+            assert len(dead.properties["large"]) == 32_500
+            assert dead.properties["RETRY_TOPIC"] == "T"
+            assert "PENSTOCK_REASON" not in dead.properties
+
+    run(scenario)
+
+
+def test_a_groups_own_policy_decides_how_long_it_waits(tmp_path: Path) -> None:
+    exponential = GroupRetryPolicy("EXPONENTIAL", exponential=ExponentialRetry(1_500, 4_000, 2))
+    customized = GroupRetryPolicy(customized=CustomizedRetry((9_000, 9_000, 1_000, 5_000)))
+    cases = [(exponential, [2, 3, 4, 4]), (customized, [1, 5, 5]), (GroupRetryPolicy(), [3, 4, 5])]
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:  # levels of 1 to 5 s
+            await bench.client.send()
+            position = (await one(bench)).physical_offset
+            groups = bench.broker.groups
+            for policy, levels in cases:
+                groups.update(replace(groups.require("g"), retry_policy=policy, retry_queue_nums=3))
+                tried = position
+                for level in levels:
+                    before = bench.broker.store.max_offset(SCHEDULE_TOPIC, level - 1)
+                    assert (await send_back(bench, tried)).code == 0
+                    [copy] = bench.broker.store.read(SCHEDULE_TOPIC, level - 1, before)
+                    assert copy.properties["REAL_QID"] in ("0", "1", "2")
+                    tried = copy.physical_offset
+            config = bench.broker.topics.get("%RETRY%g")
+            assert config is not None
 
     run(scenario)
 

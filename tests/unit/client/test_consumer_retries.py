@@ -73,6 +73,41 @@ def test_too_many_tries_end_in_the_dead_letters(address: str) -> None:
     assert {message.properties["RETRY_TOPIC"] for message in found} == {"T"}
 
 
+def test_why_it_failed_is_written_on_the_dead_letter(address: str) -> None:
+    def fail(message: ReceivedMessage) -> object:
+        if message.body == b"raises":
+            raise ValueError(f"no customer {message.tries}\n" + "x" * 10_000)
+        return Retry(-1, "not \x01 mine") if message.body == b"says" else DEAD_LETTER
+
+    with Consumer(address, group="g", start_from="first", listener=fail, retries_max=1) as consumer:
+        consumer.subscribe("T")
+        send(address, "T", b"raises", b"says", b"silent")
+        found = {message.body: message.properties for message in dead_letters(address, "g", 3)}
+    raised = found[b"raises"]["PENSTOCK_REASON"]
+    assert raised.startswith("ValueError: no customer 1 xxx")
+    assert len(raised.encode()) <= 512
+    assert found[b"says"]["PENSTOCK_REASON"] == "not mine"
+    assert "PENSTOCK_REASON" not in found[b"silent"]
+    assert {properties["PENSTOCK_ORIGIN"].split("/")[0] for properties in found.values()} == {"test-broker"}
+
+
+def test_a_copy_that_is_sent_instead_carries_the_reason_too(address: str) -> None:
+    seen = Seen(lambda message: Retry(-1, "broken"))
+    send(address, "T", b"body")
+    with Consumer(address, group="g", start_from="first", listener=seen) as consumer:
+
+        async def refuse(*parts: object) -> None:
+            raise ConnectError("its broker is away")
+
+        consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
+        consumer.subscribe("T")
+        [dead] = dead_letters(address, "g", 1)
+    assert dead.properties["PENSTOCK_REASON"] == "broken"
+    assert int(dead.properties["PENSTOCK_FIRST_FAILED"]) >= seen.messages[0].store_timestamp
+    queue = seen.messages[0].queue
+    assert dead.properties["PENSTOCK_ORIGIN"] == f"{queue.broker_name}/{queue.queue_id}/0"
+
+
 def test_sixteen_tries_are_the_default(address: str) -> None:
     seen = Seen(lambda message: RETRY)
     send(address, "T", b"poison")

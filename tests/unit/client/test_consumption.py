@@ -28,8 +28,8 @@ class Back:
         self.takes = takes
         self.taken: list[tuple[int, int]] = []
 
-    async def hand_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        self.taken.append((message.queue_offset, delay_level))
+    async def hand_back(self, message: ReceivedMessage, retry: Retry) -> bool:
+        self.taken.append((message.queue_offset, retry.delay_level))
         return self.takes
 
 
@@ -220,8 +220,8 @@ def test_closing_waits_for_no_rest() -> None:
         (False, RETRY),
         (RETRY, RETRY),
         (Retry(4), Retry(4)),
-        ("done", RETRY),
-        (1, RETRY),
+        ("done", Retry(reason="the listener returned str")),
+        (1, Retry(reason="the listener returned int")),
     ],
 )
 def test_what_a_listener_returns(result: object, expected: Retry | None) -> None:
