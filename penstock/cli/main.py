@@ -30,6 +30,7 @@ COMMANDS = {
         "demo",
         "Send and receive, crash and recover, then a shop's orders through Spark, with figures.",
     ),
+    "dlq": ("penstock.cli.dlq", "dlq", "Look at dead letters, and send them again."),
     "explain": ("penstock.cli.explain", "explain", "Say why things are as they are."),
     "group": ("penstock.cli.group", "group", "List, describe and reset consumer groups."),
     "message": ("penstock.cli.message", "message", "Look up single messages."),

@@ -38,7 +38,10 @@ FINDINGS_SHOWN = 40
     "--sequence", metavar="NAME", default="", help="Property with a number that grows within a key."
 )
 @click.option(
-    "--reason", metavar="NAME", default="", help="Property in which consumers say why they give up."
+    "--reason",
+    metavar="NAME",
+    default="PENSTOCK_REASON",
+    help="Property in which consumers say why they give up (PENSTOCK_REASON, as Penstock's do).",
 )
 @click.option("--bodies/--no-bodies", default=True, help="Read bodies, for duplicates by key (on).")
 @click.option(

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from penstock.client.admin_dead_letters import DeadLetters
 from penstock.client.admin_results import ClusterStatus, GroupDescription, TopicDescription
 from penstock.client.async_admin import READ_WRITE, AdminSettings, AsyncAdmin
 from penstock.client.loop_thread import LoopThread
@@ -218,6 +219,11 @@ class Admin:
     def read_messages(self, queue: MessageQueue, offset: int, *, limit: int = 32) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""
         return self._run(self._async.read_messages(queue, offset, limit=limit))
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Dead letters: counted by reason, read, and sent again."""
+        return DeadLetters(self._async.dead_letters, self._run)
 
     # -- health ----------------------------------------------------------------------------------------------
 

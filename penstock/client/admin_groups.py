@@ -125,6 +125,11 @@ class GroupAdmin:
             retry_max_times=configs[0].retry_max_times if configs else 16,
         )
 
+    async def tries_max(self, group: str) -> int:
+        """How often a message of a group is tried again, by the brokers' settings."""
+        configs = await self._configs(group)
+        return configs[0].retry_max_times if configs else 16
+
     async def _configs(self, group: str) -> list[SubscriptionGroup]:
         answers = await self._calls.ask_each(
             await self._calls.masters(),

@@ -39,14 +39,16 @@ _NOTHING = (ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST)
 class MessageAdmin:
     """Questions about single messages."""
 
-    def __init__(self, calls: ClusterCalls, list_topics: Callable[[], Awaitable[list[str]]]) -> None:
+    def __init__(
+        self, calls: ClusterCalls, list_topics: Callable[[], Awaitable[list[str]]] | None = None
+    ) -> None:
         self._calls = calls
         self._list_topics = list_topics
 
     async def get(self, msg_id: str, topic: str) -> ReceivedMessage:
         """By either kind of id. Without a topic, a unique id is looked for in every topic."""
         if topic:
-            found = await self._by_unique_id(msg_id, topic) or await self._by_offset_id(msg_id)
+            found = await self.by_unique_id(msg_id, topic) or await self._by_offset_id(msg_id)
         else:
             found = await self._by_offset_id(msg_id) or await self._in_any_topic(msg_id)
         if found is None:
@@ -79,15 +81,16 @@ class MessageAdmin:
                     return message
         return None
 
-    async def _by_unique_id(self, msg_id: str, topic: str) -> ReceivedMessage | None:
+    async def by_unique_id(self, msg_id: str, topic: str) -> ReceivedMessage | None:
+        """The message of a topic with this id of a producer, or None."""
         messages = await self._search(topic, msg_id, _UNIQUE_KEY_MAX, 0, _INT64_MAX, is_unique=True)
         return next((message for message in messages if message.msg_id == msg_id), None)
 
     async def _in_any_topic(self, msg_id: str) -> ReceivedMessage | None:
-        topics = await self._list_topics()
+        topics = await self._list_topics() if self._list_topics is not None else []
         for start in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[start : start + _TOPICS_AT_ONCE]
-            for found in await asyncio.gather(*(self._by_unique_id(msg_id, topic) for topic in some)):
+            for found in await asyncio.gather(*(self.by_unique_id(msg_id, topic) for topic in some)):
                 if found is not None:
                     return found
         return None

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+from penstock.client.admin_dead_letters import AsyncDeadLetters
 from penstock.client.admin_groups import GroupAdmin
 from penstock.client.admin_messages import MessageAdmin
 from penstock.client.admin_results import (
@@ -56,6 +57,7 @@ _INTERNAL_TOPICS = frozenset(
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
         "PENSTOCK_PUBLISHED",
+        "PENSTOCK_REDRIVEN",
         "PENSTOCK_STAGED",
         "SCHEDULE_TOPIC_XXXX",
         "SELF_TEST_TOPIC",
@@ -316,6 +318,11 @@ class AsyncAdmin:
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""
         return await MessageAdmin(self._calls, self.list_topics).read(queue, offset, limit)
+
+    @property
+    def dead_letters(self) -> AsyncDeadLetters:
+        """Dead letters: counted by reason, read, and sent again."""
+        return AsyncDeadLetters(lambda: self._calls, self)
 
     # -- health ----------------------------------------------------------------------------------------------
 

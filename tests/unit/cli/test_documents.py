@@ -19,6 +19,7 @@ DOCS = ROOT / "docs"
 COMMON = {
     "servers.md": {"--config", "--set", "--listen-anywhere", "--log-level", "--json"},
     "commands.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
+    "dead-letters.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
     "sets.md": {"--coordinator", "--timeout", "--tls", "--tls-trusted", "--json"},
 }
 SHOWN = {
@@ -28,6 +29,7 @@ SHOWN = {
         *("produce", "consume", "message get", "status"),
         *(f"group {name}" for name in ("list", "describe", "reset")),
     ),
+    "dead-letters.md": tuple(f"dlq {name}" for name in ("list", "show", "redrive", "export")),
     "sets.md": (*(f"set {name}" for name in ("list", "describe", "elect", "clean")), "explain group"),
 }
 
