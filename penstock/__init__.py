@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.client.options import Durability
     from penstock.client.producer import AsyncProducer, Producer
     from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
+    from penstock.client.request_reply import Reply
     from penstock.client.results import SendResult, SendStatus
     from penstock.client.service_state import ServiceState
     from penstock.errors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         MessageError,
         OptionError,
         PenstockError,
+        ReplyTimeoutError,
         ResponseError,
         RouteNotFoundError,
         SendError,
@@ -68,6 +70,8 @@ __all__ = [
     "Producer",
     "RETRY",
     "ReceivedMessage",
+    "Reply",
+    "ReplyTimeoutError",
     "ResponseError",
     "Retry",
     "RoomNearby",
@@ -99,6 +103,7 @@ _HOMES = {
     "Producer": "penstock.client.producer",
     "RETRY": "penstock.client.received",
     "ReceivedMessage": "penstock.client.received",
+    "Reply": "penstock.client.request_reply",
     "Retry": "penstock.client.received",
     "RoomNearby": "penstock.client.allocation",
     "RpcHook": "penstock.remoting",

@@ -177,6 +177,12 @@ class RouteNotFoundError(ClientError):
     route_stale = True
 
 
+class ReplyTimeoutError(ClientError):
+    """A request was sent and nobody replied in time; it may still be worked on."""
+
+    retriable = True
+
+
 class BufferFullError(ClientError):
     """Messages come faster than the brokers take them; this one was not sent."""
 

@@ -13,7 +13,8 @@ to the loop it was started in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
@@ -22,6 +23,8 @@ from penstock.client.delivery import Delivery, partition
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
 from penstock.client.outgoing import MessageParts, Outgoing
+from penstock.client.received import ReceivedMessage
+from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
@@ -90,6 +93,7 @@ class AsyncProducer:
         self._rpc_hook = rpc_hook
         self._instance: ClientInstance | None = None
         self._delivery: Delivery | None = None
+        self._requests: set[Request] = set()
         self._starting: asyncio.Lock | None = None
         self._is_closed = False
         self._state = ServiceState.CREATE_JUST
@@ -133,6 +137,8 @@ class AsyncProducer:
         if delivery is None or instance is None:
             return
         self._delivery = None
+        for request in self._requests:
+            request.give_up()
         delivery.inbox.close()
         try:
             async with asyncio.timeout(timeout_s):
@@ -217,6 +223,59 @@ class AsyncProducer:
         delivery = self._delivery or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
         await delivery.sender.send_oneway(Parcel([item], item.size))
+
+    async def request(
+        self,
+        message: Message | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int = 3_000,
+        **parts: Unpack[MessageParts],
+    ) -> Reply:
+        """Send a message and wait for what a consumer replies to it. ReplyTimeoutError if nothing came in time; what
+        comes later is told nobody. Whether the consumer did its work is not known then."""
+        delivery = self._delivery or await self._ready()
+        assert self._instance is not None
+        request = Request(self._instance, timeout_ms)
+        self._requests.add(request)
+        try:
+            if isinstance(message, Message):
+                message = replace(message, properties={**message.properties, **request.properties})
+            else:
+                parts["properties"] = {**(parts.get("properties") or {}), **request.properties}
+            item = delivery.composer.compose(message, body, **parts)
+            item.is_solo = True  # RocketMQ's brokers do not say in which cluster a message of a batch is
+            item.future = future = asyncio.get_running_loop().create_future()
+            await delivery.sender.route(item.topic)
+            await request.prepare(item.topic)
+            if not self._offer(delivery, item):
+                await self._wait_for_room(delivery, lambda: self._offer(delivery, item))
+            await future
+            return await request.reply()
+        finally:
+            self._requests.discard(request)
+            request.end()
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Reply to a message that was sent with `request`. Returns when the requester has it; ResponseError says
+        why it does not, mostly because it waits no more."""
+        delivery = self._delivery or await self._ready()
+        assert self._instance is not None
+        await send_reply(
+            self._instance,
+            delivery.composer,
+            self.options.group,
+            request,
+            body,
+            properties,
+            self.options.send_timeout_ms,
+        )
 
     async def send_batch(
         self, messages: Iterable[Message], *, queue_key: str = "", durability: str = ""

@@ -26,6 +26,7 @@ from penstock.client.identity import UniqueIds, client_id
 from penstock.client.name_servers import NameServers
 from penstock.client.options import ClientOptions
 from penstock.client.producer_beats import ProducerBeats
+from penstock.client.request_reply import Replies
 from penstock.client.routes import Routes, TopicRoute, read_address
 from penstock.errors import ClientError, ConnectError, PenstockError
 from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
@@ -130,6 +131,9 @@ class ClientInstance:
         self._reserved: set[str] = set()
         self._siblings: list[ClientInstance] = []
         self._starting: asyncio.Task[None] | None = None
+        # Requests of the producers here that wait for replies.
+        self.replies = Replies()
+        self.table.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.replies.handle)
         for code in _CONSUMER_REQUESTS:
             self.table.register(code, self._to_consumer)
 
@@ -314,6 +318,11 @@ class ClientInstance:
             if isinstance(answer, BaseException) and not isinstance(answer, PenstockError):
                 raise answer
         return all(answer is True for answer in answers)
+
+    async def introduce(self) -> None:
+        """Have every broker of any route know who lives here; nothing if they do."""
+        if not set(self._heartbeat_addresses()) <= set(self._registered.values()):
+            await self.heartbeat()
 
     def heartbeat_body(self) -> bytes:
         """The body of a heartbeat."""

@@ -16,7 +16,7 @@ import concurrent.futures
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -32,6 +32,8 @@ from penstock.client.delivery import Delivery
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions
 from penstock.client.outgoing import MessageParts, Outgoing
+from penstock.client.received import ReceivedMessage
+from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
@@ -179,6 +181,25 @@ class Producer:
         """Send without an answer: quick, and nobody ever knows whether it was stored."""
         self._ready()
         self._run(self._async.send_oneway(message, body, **parts))
+
+    def request(
+        self,
+        message: Message | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int = 3_000,
+        **parts: Unpack[MessageParts],
+    ) -> Reply:
+        """Send a message and wait for what a consumer replies to it; see `AsyncProducer.request`."""
+        self._ready()
+        return self._run(self._async.request(message, body, timeout_ms=timeout_ms, **parts))
+
+    def reply(
+        self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Reply to a message that was sent with `request`; see `AsyncProducer.reply`."""
+        self._ready()
+        self._run(self._async.reply(request, body, properties=properties))
 
     def send_batch(
         self, messages: Iterable[Message], *, queue_key: str = "", durability: str = ""
