@@ -16,6 +16,7 @@
     ├── ClientError                    a client cannot do what was asked of it
     │   ├── ClientClosedError
     │   ├── RouteNotFoundError         no broker has the topic
+    │   ├── ReplyTimeoutError          nobody replied to a request in time
     │   ├── BufferFullError            not sent: too much waits for being sent already
     │   ├── GapError                   messages that a read was to find are not there any more
     │   └── SendError                  a send did not end with a stored message

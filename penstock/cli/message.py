@@ -1,4 +1,4 @@
-"""`penstock message get`: one message by its id, or those with a key."""
+"""`penstock message get | trace`: one message by its id, or those with a key; what happened to a message."""
 
 from __future__ import annotations
 
@@ -57,6 +57,33 @@ def get(
         _show_rows(found)
     elif found:
         _show(found[0])
+    return 0 if found else EXIT_NOT_FOUND
+
+
+@message.command()
+@click.argument("message_id", metavar="ID")
+@click.option(
+    "--trace-topic",
+    metavar="T",
+    default="RMQ_SYS_TRACE_TOPIC",
+    help="Topic that the clients write traces to (RMQ_SYS_TRACE_TOPIC).",
+)
+@client_options
+def trace(message_id: str, trace_topic: str, cluster: Cluster, as_json: bool) -> int:
+    """Show what happened to the message ID: sent, taken by which group, done or not.
+
+    ID is the one that its producer gave it. Only clients that write traces are seen (`trace=True`, enableMsgTrace).
+    """
+    from penstock.cli.message_trace import record_json, show_trace
+
+    with administering(cluster) as admin:
+        found = admin.trace_message(message_id, trace_topic=trace_topic)
+    if as_json:
+        echo_json([record_json(record) for record in found])
+    else:
+        from penstock.cli.console import output
+
+        show_trace(output(), found)
     return 0 if found else EXIT_NOT_FOUND
 
 

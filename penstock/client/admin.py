@@ -21,6 +21,7 @@ from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
+from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import ClientClosedError
 from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.remoting import RpcHook, TlsOptions
@@ -219,6 +220,12 @@ class Admin:
     def read_messages(self, queue: MessageQueue, offset: int, *, limit: int = 32) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""
         return self._run(self._async.read_messages(queue, offset, limit=limit))
+
+    def trace_message(
+        self, msg_id: str, *, trace_topic: str = TRACE_TOPIC, limit: int = 256
+    ) -> list[TraceRecord]:
+        """The life of a message, as far as its clients write traces; by its producer's id."""
+        return self._run(self._async.trace_message(msg_id, trace_topic=trace_topic, limit=limit))
 
     @property
     def dead_letters(self) -> DeadLetters:

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.received import ReceivedMessage, decode_records
+from penstock.client.trace_records import TraceRecord, completed
+from penstock.client.trace_records import decode as decode_trace
 from penstock.errors import ClientError, CodecError, OptionError, ResponseError, RouteNotFoundError
 from penstock.message import parse_message_id
 from penstock.protocol.bodies.queues import MessageQueue
@@ -127,6 +129,20 @@ class MessageAdmin:
         )
         answers = await self._calls.ask_each(masters, RequestCode.QUERY_MESSAGE, header, also=_NOTHING)
         return [message for name, answer in answers.items() for message in _messages(answer, name)]
+
+    async def trace(self, msg_id: str, trace_topic: str, limit: int) -> list[TraceRecord]:
+        """What clients wrote about a message, in the order of time."""
+        try:
+            found = await self.query(trace_topic, msg_id, limit, 0, _INT64_MAX)
+        except RouteNotFoundError:
+            return []  # nobody has written a trace yet
+        records = [
+            record
+            for message in found
+            for record in decode_trace(message.body.decode("utf-8", "replace"))
+            if record.msg_id == msg_id
+        ]
+        return completed(records)
 
     async def read(self, queue: MessageQueue, offset: int, limit: int) -> list[ReceivedMessage]:
         """Messages from an offset on; fewer where the queue ends. OptionError outside of the queue."""

@@ -31,6 +31,7 @@ from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
+from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import ClientClosedError, PenstockError, RouteNotFoundError
 from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
@@ -318,6 +319,12 @@ class AsyncAdmin:
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""
         return await MessageAdmin(self._calls, self.list_topics).read(queue, offset, limit)
+
+    async def trace_message(
+        self, msg_id: str, *, trace_topic: str = TRACE_TOPIC, limit: int = 256
+    ) -> list[TraceRecord]:
+        """The life of a message, as far as its clients write traces; by its producer's id."""
+        return await MessageAdmin(self._calls).trace(msg_id, trace_topic, limit)
 
     @property
     def dead_letters(self) -> AsyncDeadLetters:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from penstock.client.allocation import Strategy
+from penstock.client.async_producer import trace_producer
 from penstock.client.consumer_core import ConsumerCore
 from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
@@ -30,6 +31,7 @@ from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
 from penstock.client.subscription import check_expression
+from penstock.client.tracing import TraceCounts, Tracing
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
 from penstock.errors import ClientClosedError, ClientError, OptionError
@@ -80,6 +82,8 @@ class ConsumerSettings(TypedDict, total=False):
     subscription_mode: str
     coordinator_interval_ms: int
     release_timeout_ms: int
+    trace: bool
+    trace_topic: str
 
 
 class AsyncConsumer:
@@ -115,6 +119,7 @@ class AsyncConsumer:
         self._workers: ThreadWorkers | TaskWorkers | None = None
         self._reports: Reports | None = None
         self._turns: dict[asyncio.Task[Any], Turn] = {}
+        self._tracing: Tracing | None = None
         self._wishes: list[tuple[str, str, str]] = []
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -159,6 +164,10 @@ class AsyncConsumer:
             await instance.release(self.options.group)
             raise
         self._instance, self._core = instance, core
+        if self.options.trace:
+            writer = trace_producer(self.client_options, self._runtime, self._tls, self._rpc_hook)
+            self._tracing = tracing = Tracing(instance, writer, self.group, self.options.trace_topic)
+            core.handout.on_begin, core.consumption.on_end = tracing.begun, tracing.ended
         self._reports = Reports(asyncio.get_running_loop(), core.consumption.settle)
         self._workers = self._make_workers(core, self._reports)
         ConsumerRequests(core, self._call_listener if self._listener is not None else None)
@@ -205,6 +214,8 @@ class AsyncConsumer:
         finally:
             if workers is not None:
                 await workers.close()
+            if self._tracing is not None:
+                await self._tracing.close()
             await instance.release(self.options.group)
 
     async def __aenter__(self) -> Self:
@@ -228,6 +239,11 @@ class AsyncConsumer:
     def client_id(self) -> str:
         """The name by which brokers know this client; empty before the start."""
         return self._core.instance.client_id if self._core is not None else ""
+
+    @property
+    def trace_counts(self) -> TraceCounts | None:
+        """How many traces were written, dropped and lost; None if it writes none."""
+        return self._tracing.counts if self._tracing is not None else None
 
     @property
     def core(self) -> ConsumerCore:
@@ -354,6 +370,7 @@ class AsyncConsumer:
         lot = await handout.wait(max_messages, timeout_s)
         while lot is not None:
             messages += lot.messages
+            handout.note_begun(lot.messages)
             core.consumption.settle(Report(lot.owner, done=lot.messages))
             left = max_messages - len(messages)
             lot = handout.take(left) if left > 0 else None

@@ -28,6 +28,7 @@ from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
+from penstock.client.tracing import TraceCounts, Tracing
 from penstock.errors import (
     BufferFullError,
     ClientClosedError,
@@ -41,6 +42,7 @@ from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 Body = bytes | bytearray | memoryview
+TRACE_PRODUCER = "PENSTOCK_INNER_TRACE_PRODUCER"
 OnResult = Callable[[SendResult | None, PenstockError | None], object]
 
 
@@ -71,6 +73,8 @@ class ProducerSettings(TypedDict, total=False):
     avoid_slow_brokers: bool
     template_topic: str
     topic_queues: int
+    trace: bool
+    trace_topic: str
 
 
 class AsyncProducer:
@@ -123,9 +127,18 @@ class AsyncProducer:
                     await instance.release()
                     raise
                 self._instance = instance
+                if self.options.trace:
+                    self._delivery.tracing = self._make_tracing(instance)
                 instance.add_producer(self.options.group)
                 self._state = ServiceState.RUNNING
             return self._delivery
+
+    def _make_tracing(self, instance: ClientInstance) -> Tracing:
+        return Tracing(instance, self._untraced(), self.options.group, self.options.trace_topic)
+
+    def _untraced(self) -> AsyncProducer:
+        """A producer of the same client that writes the traces of this one."""
+        return trace_producer(self.client_options, self._runtime, self._tls, self._rpc_hook)
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
@@ -149,6 +162,8 @@ class AsyncProducer:
             ) from None
         finally:
             await delivery.close()
+            if delivery.tracing is not None:
+                await delivery.tracing.close()
             await instance.remove_producer(self.options.group)
             await instance.release()
 
@@ -169,6 +184,12 @@ class AsyncProducer:
     def client_id(self) -> str:
         """The name by which brokers know this client; empty before the start."""
         return self._instance.client_id if self._instance is not None else ""
+
+    @property
+    def trace_counts(self) -> TraceCounts | None:
+        """How many traces were written, dropped and lost; None if it writes none."""
+        tracing = self._delivery.tracing if self._delivery is not None else None
+        return tracing.counts if tracing is not None else None
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic that can be written to."""
@@ -338,6 +359,17 @@ class AsyncProducer:
                     await delivery.inbox.room_freed()
         except TimeoutError:
             raise no_room_error(self.options) from None
+
+
+def trace_producer(
+    options: ClientOptions, runtime: Runtime | None, tls: TlsOptions | None, rpc_hook: RpcHook | None
+) -> AsyncProducer:
+    """What writes traces: a producer of the same client, that is not traced."""
+    producer = AsyncProducer(
+        options.name_servers, TRACE_PRODUCER, runtime=runtime, tls=tls, rpc_hook=rpc_hook, retries=0
+    )
+    producer.client_options = options
+    return producer
 
 
 def closed_error() -> ClientClosedError:

@@ -246,6 +246,7 @@ class Consumer:
         lot = self._handout.wait(max_messages, timeout_s)
         while lot is not None:
             messages += lot.messages
+            self._handout.note_begun(lot.messages)
             self._report(Report(lot.owner, done=lot.messages))
             left = max_messages - len(messages)
             lot = self._handout.take(left) if left > 0 else None

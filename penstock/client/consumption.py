@@ -29,6 +29,8 @@ class Consumption:
         self._clock = meters.clock
         self._offsets = offsets
         self._meters = meters
+        # Told of every report, if the consumer is traced.
+        self.on_end: Callable[[Report], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[asyncio.TimerHandle, Callable[[], None]] = {}
 
@@ -38,6 +40,8 @@ class Consumption:
 
     def settle(self, report: Report) -> None:
         """What became of messages that were given out."""
+        if self.on_end is not None:
+            self.on_end(report)
         self.handout.note_pace(report.spent_ms, len(report.done) + len(report.failed))
         self._meters.consumed(report)
         if report.done:

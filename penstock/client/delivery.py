@@ -21,6 +21,7 @@ from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import Composer, Outgoing
 from penstock.client.results import SendResult
 from penstock.client.sender import Sender, complete
+from penstock.client.tracing import Tracing
 from penstock.errors import ClientClosedError, ConnectError, PenstockError
 
 # Without batching a message waits for nothing but the room in the inbox.
@@ -58,6 +59,8 @@ class Delivery:
         self._untold: PenstockError | None = None
         self._untold_count = 0
         self._is_pumping = False
+        # Told of every message that was sent, if the producer is traced.
+        self.tracing: Tracing | None = None
 
     # -- in --------------------------------------------------------------------------------------------------
 
@@ -151,6 +154,8 @@ class Delivery:
     def _finished(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
         self.inbox.release(parcel.size)
         self._direct.discard(parcel)
+        if self.tracing is not None:
+            self.tracing.sent(parcel, result, error, self.clock.monotonic_ms() - parcel.began_ms)
         untold = complete(parcel, result, error)
         if untold:
             self._untold = self._untold or error

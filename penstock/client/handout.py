@@ -62,11 +62,19 @@ class Handout:
         self.is_closed = False
         # The time, more or less: who takes a message notes it. Kept by the consumer's watch; never 0.
         self.now_ms = 1
+        # Told of every message that somebody begins to work on, if the consumer is traced.
+        self.on_begin: Callable[[ReceivedMessage], None] | None = None
 
     @property
     def waiting(self) -> int:
         """Messages that nobody has taken yet."""
         return self._waiting
+
+    def note_begun(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages are with somebody who asked for several at once."""
+        if self.on_begin is not None:
+            for message in messages:
+                self.on_begin(message)
 
     # -- the loop's side -------------------------------------------------------------------------------------
 

@@ -179,6 +179,10 @@ class ProducerOptions:
     template_topic: str = "TBW102"
     # Queues asked for when such a topic is created (defaultTopicQueueNums).
     topic_queues: int = 4
+    # Whether what happens to messages is written to the trace topic, for `penstock message trace` (enableMsgTrace).
+    trace: bool = False
+    # Where traces go (customizedTraceTopic).
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
         if not self.group or len(self.group) > 255 or not self.group.isprintable():
@@ -197,6 +201,7 @@ class ProducerOptions:
             ("topic_queues", 1, 65_535),
         ):
             require_range(name, getattr(self, name), low, high)
+        check_name("trace_topic", self.trace_topic)
         require_choice("durability", self.durability, ("", *Durability))
         require_choice("compression", self.compression, tuple(Compression))
 
@@ -284,9 +289,14 @@ class ConsumerOptions:
     # With a coordinator, how long messages that are worked on may hold up a queue that is to be given away; after
     # that they come again elsewhere. TubeMQ waits 3 s.
     release_timeout_ms: int = 10_000
+    # Whether what happens to messages is written to the trace topic, for `penstock message trace` (enableMsgTrace).
+    trace: bool = False
+    # Where traces go (customizedTraceTopic).
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
         check_name("group", self.group, GROUP_NAME_MAX)
+        check_name("trace_topic", self.trace_topic)
         require_choice("model", self.model, ("clustering", "broadcasting"))
         require_choice("balance", self.balance, ("client", "coordinator"))
         require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))

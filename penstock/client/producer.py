@@ -37,6 +37,7 @@ from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
+from penstock.client.tracing import TraceCounts
 from penstock.message import Message
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
@@ -81,6 +82,11 @@ class Producer:
     def client_id(self) -> str:
         """The name by which brokers know this client; empty before the start."""
         return self._async.client_id
+
+    @property
+    def trace_counts(self) -> TraceCounts | None:
+        """How many traces were written, dropped and lost; None if it writes none."""
+        return self._async.trace_counts
 
     # -- life ------------------------------------------------------------------------------------------------
 

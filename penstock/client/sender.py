@@ -100,12 +100,13 @@ class Sender:
 
     def post(self, parcel: Parcel) -> None:
         """Send a parcel; never waits."""
+        parcel.began_ms = self._clock.monotonic_ms()
         attempts = SendAttempts(
             self._next_queue(parcel),
             attempts_max=1 + self._options.retries,
             durability=parcel.items[0].durability,
             retry_not_durable=self._options.retry_not_durable,
-            wait_until_ms=self._clock.monotonic_ms() + self._options.send_timeout_ms * self._options.retries,
+            wait_until_ms=parcel.began_ms + self._options.send_timeout_ms * self._options.retries,
         )
         route = self._instance.routes.cache.get(parcel.topic)
         if route is not None and route.publish_queues:

@@ -84,6 +84,8 @@ class Work:
         self._at = at + 1
         message = self.current = self._messages[at]
         message.started_ms = self._handout.now_ms
+        if self._handout.on_begin is not None:
+            self._handout.on_begin(message)
         return message
 
     def judge(self, message: ReceivedMessage, result: object) -> None:

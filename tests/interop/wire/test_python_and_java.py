@@ -1,15 +1,20 @@
-"""Python and Java clients together, at RocketMQ's servers and at Penstock's: requests answered across languages, Java's dead
-letters redriven from Python."""
+"""Python and Java clients together, at RocketMQ's servers and at Penstock's: requests answered across languages, Java's
+dead letters redriven from Python, and
+traces that either writes read by the other's tools."""
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import penstock
 from penstock.client.received import ReceivedMessage
 from tests.interop.wire.conftest import Drivers
+from tests.interop.wire.mqadmin import MqAdmin
 from tests.interop.wire.peer import Peer, Server, eventually
 
 QUICK = {"route_interval_ms": 500, "rebalance_interval_ms": 1_000, "heartbeat_interval_ms": 1_000}
@@ -91,3 +96,48 @@ def test_what_java_gave_up_is_redriven_once(server: Server, java: Peer) -> None:
     again = java.received(java.push(topic), 6)
     copies = [message for message in again if "PENSTOCK_REDRIVEN_FROM" in message["properties"]]
     assert sorted(message["body"] for message in copies) == ["poison 0", "poison 1", "poison 2"]
+
+
+# -- traces ------------------------------------------------------------------------------------------------------
+
+
+def test_traces_of_java_are_read(server: Server, java: Peer) -> None:
+    topic, group, name = java.create_topic(queues=1), _fresh("group"), _fresh("producer")
+    command = {"name": name, "group": f"group-of-{name}", "nameserver": server.nameserver, "trace": True}
+    java.driver.do("producer", **command)
+    consumer = java.push(topic, group=group, trace=True)
+    message = {"body": "hello", "tags": "t", "keys": "k1"}
+    sent = java.driver.do("send", name=name, topic=topic, how="sync", messages=[message])["results"][0]
+    java.received(consumer, 1)
+    with penstock.Admin(server.nameserver) as admin:
+        eventually(lambda: len(admin.trace_message(sent["msgId"])) == 3, "three traces", timeout_s=30)
+        pub, before, after = admin.trace_message(sent["msgId"])
+    assert [str(each.kind) for each in (pub, before, after)] == ["Pub", "SubBefore", "SubAfter"]
+    assert (pub.group, pub.topic, pub.tag, pub.keys) == (f"group-of-{name}", topic, "t", "k1")
+    assert (pub.body_size, pub.is_success, pub.offset_msg_id) == (5, True, sent["offsetMsgId"])
+    assert (before.group, after.group, after.is_success) == (group, group, True)
+    assert before.request_id == after.request_id
+
+
+def test_traces_of_python_are_read_by_mqadmin(server: Server, java: Peer, tmp_path: Path) -> None:
+    topic, group, producers = java.create_topic(queues=1), _fresh("py-group"), _fresh("py-producers")
+    done = threading.Event()
+    settings = {"group": group, "start_from": "first", "trace": True, **QUICK}
+    with (
+        penstock.Consumer(server.nameserver, listener=lambda message: done.set(), **settings) as consumer,
+        penstock.Producer(server.nameserver, group=producers, trace=True) as producer,
+    ):
+        consumer.subscribe(topic)
+        sent = producer.send(topic, b"hello", tag="t", keys="k1")
+        assert done.wait(20)
+    with MqAdmin(server, tmp_path) as admin:
+        printed = ""
+
+        def is_shown() -> bool:
+            nonlocal printed
+            printed = admin.run("queryMsgTraceById", "-i", sent.msg_id).output
+            return group in printed and producers in printed
+
+        eventually(is_shown, "mqadmin shows both", timeout_s=30)
+    assert re.search(rf"Pub +{producers} .*success", printed), printed
+    assert re.search(r"Sub +.*success", printed), printed

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import penstock
 from penstock.testing import broker
 from tests.unit.cli.cluster_commands import Commands, lines
 
@@ -231,3 +232,24 @@ def test_an_unknown_group_is_told(run: Commands) -> None:
     assert "neither first nor last" in run.refused(
         *("group", "reset", "g", "--topic", "grouped", "--to", "tomorrow", "--yes")
     )
+
+
+# -- traces ------------------------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_message_is_shown(run: Commands, address: str) -> None:
+    with penstock.Producer(address, group="traced", trace=True) as producer:
+        result = producer.send("T", b"hello", keys="\x1b[31mk")
+    with penstock.Consumer(address, group="taker", start_from="first", trace=True) as consumer:
+        consumer.subscribe("T")
+        assert next(iter(consumer)).msg_id == result.msg_id
+    records = run.json("message", "trace", result.msg_id)
+    assert [record["kind"] for record in records] == ["Pub", "SubBefore", "SubAfter"]
+    assert [record["group"] for record in records] == ["traced", "taker", "taker"]
+    shown = run.ok("message", "trace", result.msg_id)
+    assert "traced" in shown
+    assert "try 1" in shown
+    assert "\x1b" not in shown
+    missing = run("message", "trace", "nobody")
+    assert missing.exit_code == 1
+    assert "no traces" in missing.stdout

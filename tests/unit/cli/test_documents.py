@@ -26,7 +26,7 @@ SHOWN = {
     "servers.md": ("up", "nameserver", "broker", "coordinator"),
     "commands.md": (
         *(f"topic {name}" for name in ("create", "list", "describe", "delete")),
-        *("produce", "consume", "message get", "status"),
+        *("produce", "consume", "message get", "message trace", "status"),
         *(f"group {name}" for name in ("list", "describe", "reset")),
     ),
     "dead-letters.md": tuple(f"dlq {name}" for name in ("list", "show", "redrive", "export")),

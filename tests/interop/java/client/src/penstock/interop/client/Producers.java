@@ -27,7 +27,7 @@ final class Producers {
 
     /** {name, group, nameserver, timeout?}. */
     JSONObject create(JSONObject command) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"), command.getBooleanValue("trace"), null);
         Named.configure(producer, command);
         if (command.containsKey("timeout")) {
             producer.setSendMsgTimeout(command.getIntValue("timeout"));

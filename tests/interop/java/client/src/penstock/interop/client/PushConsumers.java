@@ -62,10 +62,10 @@ final class PushConsumers {
 
     /**
      * {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?: first | last, fail?: how many times each
-     * message is refused, tries?: most deliveries after the first, delay?: level asked for, sleep?: ms, reply?}.
+     * message is refused, tries?: most deliveries after the first, delay?: level asked for, sleep?: ms, reply?, trace?}.
      */
     JSONObject create(JSONObject command) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"), command.getBooleanValue("trace"), null);
         Named.configure(consumer, command);
         consumer.setConsumeFromWhere("last".equals(command.getString("from"))
             ? ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET : ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
