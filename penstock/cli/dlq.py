@@ -95,8 +95,10 @@ def list_groups(groups: tuple[str, ...], cluster: Cluster, as_json: bool) -> int
 
     Reasons are grouped: what differs from message to message, such as numbers, is shown as #.
     """
-    with administering(cluster) as admin:
-        found = admin.dead_letters.groups(*groups)
+    from penstock.cli.console import counting
+
+    with administering(cluster) as admin, counting("reading") as progress:
+        found = admin.dead_letters.groups(*groups, progress=progress)
     if as_json:
         from penstock.cli.dlq_tables import summary_json
 
@@ -192,9 +194,12 @@ def redrive(
                 else:
                     click.echo(result_line(result))
                 progress(tally.count)
-        finally:
+        except BaseException:
             if not as_json and tally.count:
-                click.echo(tally.line())
+                click.echo(f"so far: {tally.line()}")
+            raise
+    if not as_json:
+        click.echo(tally.line())
     return 0 if tally.count and not tally.failed else EXIT_NOT_FOUND
 
 

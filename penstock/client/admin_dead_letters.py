@@ -68,19 +68,30 @@ class AsyncDeadLetters:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    async def groups(self, *names: str) -> list[DeadLetterSummary]:
-        """The groups that have dead letters, or those named, each with its reasons."""
+    async def groups(
+        self, *names: str, progress: Callable[[int], None] | None = None
+    ) -> list[DeadLetterSummary]:
+        """The groups that have dead letters, or those named, each with its reasons. `progress` is told how many
+        dead letters were read so far."""
         topics = await self._topics.list_topics(internal=True)
         found = names or tuple(sorted(group for group in map(group_of, topics) if group))
-        summaries = [await self._summary(group) for group in found]
+        summaries: list[DeadLetterSummary] = []
+        for group in found:
+            before = sum(summary.count for summary in summaries)
+            summaries.append(await self._summary(group, before, progress))
         return [summary for summary in summaries if summary.count or summary.error]
 
-    async def _summary(self, group: str) -> DeadLetterSummary:
+    async def _summary(
+        self, group: str, count: int, progress: Callable[[int], None] | None
+    ) -> DeadLetterSummary:
         summing = Summing(group)
         try:
             async for page in self.pages(group):
                 for letter in page:
                     summing.add(letter)
+                count += len(page)
+                if progress is not None:
+                    progress(count)
         except PenstockError as error:
             return summing.summary(str(error))
         return summing.summary()
@@ -213,9 +224,10 @@ class DeadLetters:
         self._async = dead_letters
         self._run = run
 
-    def groups(self, *names: str) -> list[DeadLetterSummary]:
-        """The groups that have dead letters, or those named, each with its reasons."""
-        found: list[DeadLetterSummary] = self._run(self._async.groups(*names))
+    def groups(self, *names: str, progress: Callable[[int], None] | None = None) -> list[DeadLetterSummary]:
+        """The groups that have dead letters, or those named, each with its reasons. `progress` is called in the
+        client's thread."""
+        found: list[DeadLetterSummary] = self._run(self._async.groups(*names, progress=progress))
         return found
 
     def read(self, group: str, **parts: Unpack[SelectionParts]) -> Iterator[DeadLetter]:

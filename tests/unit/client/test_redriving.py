@@ -59,7 +59,9 @@ def test_groups_are_counted_by_reason(address: str) -> None:
     kill_all(address, 9)
     kill_all(address, 2, group="h", topic="U")
     with Admin(address) as admin:
-        first, second = admin.dead_letters.groups()
+        told: list[int] = []
+        first, second = admin.dead_letters.groups(progress=told.append)
+        assert told == [9, 11]
         assert (first.group, first.count, second.group, second.count) == ("g", 9, "h", 2)
         assert [(kind.kind, kind.count) for kind in first.kinds] == [("bad luck #", 6), ("refused", 3)]
         assert first.kinds[0].topics == {"T": 6}
