@@ -49,6 +49,7 @@ from penstock.broker.processors.reply import ReplyProcessor
 from penstock.broker.processors.send import SendProcessor
 from penstock.broker.processors.send_back import SendBackProcessor
 from penstock.broker.processors.staging import StagingProcessor
+from penstock.broker.processors.timers import TimersProcessor
 from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
 from penstock.broker.publications import Publications
@@ -60,6 +61,8 @@ from penstock.broker.slave_tables import SlaveTables
 from penstock.broker.staging import Staging
 from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import TableJournal
+from penstock.broker.timer import TimerService
+from penstock.broker.timer_sends import TimerSends
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.broker.zookeeper_offsets import ZooKeeperOffsets, zookeeper_offsets
@@ -141,6 +144,8 @@ class Broker:
         self._flusher: LoopFlusher | None = None
         self._writer: MessageWriter | None = None
         self._delay: DelayService | None = None
+        self._timer: TimerService | None = None
+        self._retention: RetentionGroups | None = None
         self._pulls: PullProcessor | None = None
         self.publications: Publications | None = None
         self._services: MasterServices | None = None
@@ -262,13 +267,18 @@ class Broker:
         publications.replicated = writer.replicated
         delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
-        retention = RetentionGroups(self.offsets, store)
+        paths = StorePaths(self.data_dir)
+        timers = self._timer = TimerService(options, store, writer, flusher, runtime, paths)
+        timers.load()
+        retention = self._retention = RetentionGroups(self.offsets, store, timers)
         if options.coordinators:
             journal = TableJournal(runtime.disk, self._config)
-            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, journal)
+            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, timers, journal)
             self._tables.recover()
         clean_ms = self.store_options.clean_interval_ms
-        self._services = MasterServices(delay, publications, retention, flusher, clean_ms, self._zookeeper)
+        self._services = MasterServices(
+            delay, timers, publications, retention, flusher, clean_ms, self._zookeeper
+        )
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         leases, flow, rates = self.leases, self.flow, self.statistics
         pulls = self._pulls = PullProcessor(
@@ -278,19 +288,25 @@ class Broker:
         sends = SendProcessor(
             self.rules,
             writer,
+            TimerSends(timers),
             unique_ids,
             self.offset_ids,
             body_bytes_max=store.options.max_message_size_bytes,
             batch_count_max=options.batch_count_max,
             learn=self._make_fast_path(writer),
         )
-        processors: list[Processor] = [sends, pulls, *self._own_processors(store, writer, pulls, delay)]
+        processors: list[Processor] = [
+            sends,
+            pulls,
+            *self._own_processors(store, writer, pulls, delay, timers),
+        ]
+        processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
         processors += self._membership_processors(store)
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
         for processor in processors:
             processor.register(self._table)
-        self._place = self._make_place(store, writer, flusher, pulls, delay)
+        self._place = self._make_place(store, writer, flusher, pulls, delay, timers)
         if isinstance(self._place, CoordinatedMember | ClassicMaster):
             self._place.register(self._table)
         for code in self._table.codes:
@@ -300,6 +316,7 @@ class Broker:
         parts: list[object] = [
             *processors,
             publications,
+            timers,
             self.rules,
             self.flow,
             self.calls,
@@ -315,29 +332,16 @@ class Broker:
         flusher: LoopFlusher,
         pulls: PullProcessor,
         delay: DelayService,
+        timers: TimerService,
     ) -> ClassicMaster | ClassicSlave | CoordinatedMember:
         options, runtime = self.options, self._runtime
         if self._tables is not None and self._services is not None and self.publications is not None:
             parts = MemberParts(
-                store,
-                flusher,
-                writer,
-                pulls,
-                delay,
-                self.publications,
-                self._services,
-                self.topics,
-                self._tables,
-                self.leases,
-                self.registration,
+                *(store, flusher, writer, pulls, delay, timers, self.publications, self._services),
+                *(self.topics, self._tables, self.leases, self.registration),
             )
             return CoordinatedMember(
-                options,
-                parts,
-                self.reconfigure,
-                self._adopt,
-                runtime,
-                self._listening,
+                *(options, parts, self.reconfigure, self._adopt, runtime, self._listening),
                 remoting=self._remoting,
                 tls=self._tls,
             )
@@ -345,13 +349,7 @@ class Broker:
         if not options.is_slave:
             return ClassicMaster(options, store, writer, pulls, port, runtime)
         tables = SlaveTables(
-            options,
-            self.topics,
-            self.groups,
-            self.offsets,
-            delay,
-            store,
-            runtime,
+            *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime),
             remoting=self._remoting,
             tls=self._tls,
         )
@@ -367,7 +365,12 @@ class Broker:
         return path.learn
 
     def _own_processors(
-        self, store: MessageStore, writer: MessageWriter, pulls: PullProcessor, delay: DelayService
+        self,
+        store: MessageStore,
+        writer: MessageWriter,
+        pulls: PullProcessor,
+        delay: DelayService,
+        timers: TimerService,
     ) -> list[Processor]:
         options, runtime = self.options, self._runtime
         return [
@@ -375,17 +378,12 @@ class Broker:
             QueryProcessor(store, self.consumers),
             RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
             ReplyProcessor(
-                options,
-                self.rules,
-                writer,
-                self.producers,
-                self.calls,
-                self.offset_ids,
-                runtime.clock,
+                *(options, self.rules, writer, self.producers, self.calls, self.offset_ids, runtime.clock),
                 body_bytes_max=store.options.max_message_size_bytes,
             ),
             BrokerAdminProcessor(
-                options, store, self.statistics, self.flow, pulls.polling, delay, runtime, self.reconfigure
+                *(options, store, self.statistics, self.flow, pulls.polling, delay, timers, runtime),
+                self.reconfigure,
             ),
         ]
 
@@ -408,11 +406,12 @@ class Broker:
 
     def _begin(self) -> None:
         """Everything that runs by itself."""
-        if self._pulls is None or self._delay is None or self._services is None:
+        if self._pulls is None or self._delay is None or self._timer is None or self._services is None:
             return
         self._pulls.polling.start()
         self.store.on_arrival(self._pulls.polling.on_arrival)
         self.offsets.on_reset.append(self._pulls.polling.wake)
+        self._timer.run()
         if self.options.is_slave:
             self._delay.saver.start()
         else:
@@ -422,6 +421,7 @@ class Broker:
         self.offsets.start()
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
+        self._timers.every(self.store_options.clean_interval_ms, self._tell_of_timers)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
         if not self.options.coordinators:
             self.registration.start()
@@ -441,6 +441,10 @@ class Broker:
             self._pulls.polling.drop_connection(connection)
         self.consumers.drop_connection(connection)
         self.producers.drop_connection(connection)
+
+    def _tell_of_timers(self) -> None:
+        if self.options.is_slave and self._retention is not None:
+            self._retention.tell_of_timers()
 
     def _scan(self) -> None:
         """Drop clients and locks that nobody has heard of for long."""
@@ -482,8 +486,9 @@ class Broker:
         self._is_started = False
 
     async def _save(self) -> None:
-        if self._delay is not None:
+        if self._delay is not None and self._timer is not None:
             await self._delay.stop()
+            await self._timer.stop()
         await self.topics.stop()
         await self.groups.stop()
         await self.offsets.stop()

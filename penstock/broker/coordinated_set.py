@@ -26,6 +26,7 @@ from penstock.broker.registration import Registration
 from penstock.broker.replica_waits import replication_options
 from penstock.broker.replicas import Replicas
 from penstock.broker.side_tables import SideTables
+from penstock.broker.timer import TimerService
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.message import HostAddress
@@ -68,6 +69,7 @@ class MemberParts:
     writer: MessageWriter
     pulls: PullProcessor
     delay: DelayService
+    timers: TimerService
     publications: Publications
     services: MasterServices
     topics: Topics
@@ -150,6 +152,7 @@ class CoordinatedMember:
         parts.pulls.has_master = lambda: replicas.has_master
         parts.pulls.has_slaves = lambda: replicas.has_replicas
         parts.delay.confirmed_offset = lambda: replicas.confirm_offset
+        parts.timers.saver.confirmed_offset = lambda: replicas.confirm_offset
         parts.publications.confirmed = replicas.confirmed
         parts.publications.on_released = replicas.hold_ended
         parts.leases.is_sure = lambda: replicas.waits.lapsed() is None

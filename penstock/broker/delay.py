@@ -22,20 +22,19 @@ from pathlib import Path
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
-from penstock.broker import property_text as text
+from penstock.broker.delayed_copies import copy_of, real_place
 from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
 from penstock.broker.saving import TableSaver
-from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.stored_records import record_at
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.broker.writing import MessageWriter
-from penstock.errors import CodecError, PenstockError, StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.offset_table import DelayOffsetTable
 from penstock.runtime import Clock, Runtime
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry
-from penstock.store.limits import QUEUE_ID_MAX
 from penstock.store.loop_flush import LoopFlusher
 
 _LOG = logging.getLogger("penstock.broker")
@@ -304,31 +303,13 @@ class DelayService:
                 _LOG.error("the delayed message at log position %d cannot be read; skipped", entry.position)
             return None
         try:
-            return self._real(record)
+            return copy_of(record, self._writer, *real_place(record), {})
         except BusyError:
             raise  # there is no room for its queue now; there may be later
         except (PenstockError, ValueError) as error:
             self.skipped += 1
             _LOG.error("the delayed message %s cannot be delivered: %s", record.message.message_id, error)
             return None
-
-    def _real(self, record: StoredRecord) -> AppendRequest:
-        message = record.message
-        topic = message.properties.get(text.REAL_TOPIC, "")
-        number = message.properties.get(text.REAL_QUEUE_ID, "")
-        if not number.isascii() or not number.isdigit() or int(number) > QUEUE_ID_MAX:
-            raise CodecError(f"{number[:40]!r} is no queue")
-        properties = text.decode(record.properties)
-        return AppendRequest(
-            self._writer.queue(topic, int(number)),
-            message.body,
-            text.encode(text.changed(properties, dict(message.properties), (text.SEAL,), {})),
-            message.born_timestamp,
-            message.born_host.encode(),
-            message.flag,
-            message.sys_flag,
-            message.reconsume_times,
-        )
 
     def _store_again(self, level: Level, due: list[AppendRequest | None]) -> None:
         """One write for all. If it fails, the level moves on past those that were stored, and no others: what was

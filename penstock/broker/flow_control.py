@@ -8,7 +8,7 @@ the answer's header (`penstockRetryAfterMs`), so that a client need not read Eng
 from __future__ import annotations
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.errors import DiskFullError, RequestError, StoreError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers import OUTCOME_FIELD, OUTCOME_UNKNOWN
@@ -20,7 +20,7 @@ RETRY_AFTER_FIELD = "penstockRetryAfterMs"
 _FIRST_GUESS_MS = 20
 _LONGEST_HINT_MS = 5_000
 # Topics that are written on behalf of messages which are stored already.
-_BROKERS_OWN = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC)
+_BROKERS_OWN = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC)
 
 
 class BusyError(RequestError):

@@ -1,5 +1,5 @@
-"""What only a master does besides answering: it delivers delayed messages, publishes what was staged, says which
-groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
+"""What only a master does besides answering: it delivers delayed messages, by level and by time, publishes what was
+staged, says which groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -12,6 +12,7 @@ import asyncio
 from penstock.broker.delay import DelayService
 from penstock.broker.publications import Publications
 from penstock.broker.retention_groups import RetentionGroups
+from penstock.broker.timer import TimerService
 from penstock.broker.zookeeper_offsets import ZooKeeperOffsets
 from penstock.store.loop_flush import LoopFlusher
 
@@ -22,6 +23,7 @@ class MasterServices:
     def __init__(
         self,
         delay: DelayService,
+        timers: TimerService,
         publications: Publications,
         retention: RetentionGroups,
         flusher: LoopFlusher,
@@ -29,6 +31,7 @@ class MasterServices:
         zookeeper: ZooKeeperOffsets | None = None,
     ) -> None:
         self._delay = delay
+        self._timers = timers
         self._publications = publications
         self._retention = retention
         self._flusher = flusher
@@ -50,6 +53,7 @@ class MasterServices:
         self.is_running = True
         self._publications.start(self._flusher)
         self._delay.start()
+        self._timers.start()
         if self._zookeeper is not None:
             self._zookeeper.lead()
         self._tell()
@@ -68,6 +72,7 @@ class MasterServices:
             self._timer.cancel()
             self._timer = None
         self._delay.pause()
+        self._timers.pause()
         await self._publications.stop()
         if self._zookeeper is not None:
             await self._zookeeper.rest()

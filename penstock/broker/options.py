@@ -32,6 +32,9 @@ _AT_LEAST_ONE = (
     "offsets_max",
     "offset_save_interval_ms",
     "delay_save_interval_ms",
+    "timer_max_delay_s",
+    "timer_slot_max",
+    "timer_save_interval_ms",
     "long_poll_check_interval_ms",
     "long_polls_max",
     "pull_count_memory_max",
@@ -218,6 +221,23 @@ class BrokerOptions:
     zookeeper_offsets_root: str = "/tubemq"
     # How often the progress of the delay levels goes to its file (flushDelayOffsetInterval).
     delay_save_interval_ms: int = 10_000
+    # Whether messages may name the time of their delivery. Off, they are refused with 1 (timerWheelEnable).
+    timers: bool = True
+    # How far ahead that time may be (timerMaxDelaySec).
+    timer_max_delay_s: int = 259_200
+    # A message that waits longer than so many seconds is stored again on the way, so that retention can take the old
+    # segment; two thirds of file_reserved_hours if that is less (timerRollWindowSlot).
+    timer_roll_window_slots: int = 172_800
+    # Messages that may wait for one and the same second (timerCongestNumEachSlot). RocketMQ has no limit; all of a
+    # second's messages are in memory when it begins, some 200 bytes each.
+    timer_slot_max: int = 1_000_000
+    # How often the progress of timers goes to its files. RocketMQ's pace.
+    timer_save_interval_ms: int = 1_000
+    # Size of one timer log file; all files of a directory have the same size (mappedFileSizeTimerLog).
+    timer_log_file_bytes: int = 100 << 20
+    # Whether a message that waits for its time can be recalled with the handle that its send was answered with.
+    # RocketMQ has it off (recallMessageEnable).
+    recall: bool = True
     # Whether an offset reset is carried out by the broker at the next pull, instead of by asking the consumers
     # (useServerSideResetOffset).
     server_side_reset: bool = True
@@ -325,6 +345,15 @@ class BrokerOptions:
             "it needs a port of its own, two below the port",
         )
         self._require(self.permission <= 7, "permission", "use 6 for read and write, 4 or 2 for one of them")
+        self._require(
+            2 <= self.timer_roll_window_slots <= 604_740, "timer_roll_window_slots", "use 2 to 604740"
+        )
+        self._require(
+            self.timer_max_delay_s <= 315_360_000, "timer_max_delay_s", "use at most 315360000, ten years"
+        )
+        self._require(
+            4_096 <= self.timer_log_file_bytes <= 1 << 30, "timer_log_file_bytes", "use 4096 bytes to 1 GiB"
+        )
         self._require(self.memory_percent <= 100, "memory_percent", "use a percentage from 0 to 100")
         self._require(all(self.name_servers), "name_servers", "name each as host:port")
         self._require(all(self.coordinators), "coordinators", "name each as host:port")

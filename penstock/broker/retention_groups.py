@@ -1,8 +1,9 @@
-"""Retention waits for groups: tells the store how far those groups are that it was told to wait for.
+"""Retention waits: tells the store how far those groups are that it was told to wait for, and what timers still hold.
 
 A group counts in the topics in which it has committed an offset; there every queue is needed from the group's offset
 on, and one without an offset from its beginning. Offsets only tell what may go: one that is saved late, or lost in a
-crash, keeps a segment longer. A group that is gone with its offsets holds nothing back.
+crash, keeps a segment longer. A group that is gone with its offsets holds nothing back. A message that waits for its
+time is needed until it is delivered for sure; on its way it moves to newer segments (`timer_times.py`).
 
 Owned by the event loop, which also owns the offsets; the store's keeper thread gets a copy.
 """
@@ -10,6 +11,8 @@ Owned by the event loop, which also owns the offsets; the store's keeper thread 
 from __future__ import annotations
 
 from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.timer import TimerService
+from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.store import MessageStore
 from penstock.store.retention import Needed
 
@@ -17,14 +20,19 @@ from penstock.store.retention import Needed
 class RetentionGroups:
     """Call `tell` once the offsets are loaded, and again at the pace at which retention looks."""
 
-    def __init__(self, offsets: ConsumerOffsets, store: MessageStore) -> None:
+    def __init__(self, offsets: ConsumerOffsets, store: MessageStore, timers: TimerService) -> None:
         self._offsets = offsets
         self._store = store
+        self._timers = timers
         self._groups = store.options.retention_groups
 
     def tell(self) -> None:
-        if self._groups:
-            self._store.keeper.keep(self.needed())
+        self._store.keeper.keep(self.needed())
+
+    def tell_of_timers(self) -> None:
+        """What a slave knows: its wheel is its own, the offsets of groups are its master's to judge by."""
+        if not self._groups:
+            self._store.keeper.keep(self._with_timers(()))
 
     def needed(self) -> Needed:
         found = [
@@ -32,4 +40,11 @@ class RetentionGroups:
             for group in self._groups
             for topic in self._offsets.topics_of_group(group)
         ]
-        return Needed(tuple(found))
+        return self._with_timers(tuple(found))
+
+    def _with_timers(self, found: tuple[tuple[str, dict[int, int]], ...]) -> Needed:
+        held = self._timers.needed()
+        if held is None:
+            return Needed(found)
+        position, offset = held
+        return Needed((*found, (WHEEL_TIMER_TOPIC, {0: offset})), position)

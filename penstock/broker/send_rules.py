@@ -195,13 +195,6 @@ class SendRules:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {config.name} is compacted: a message needs KEYS"
             )
-        for name in text.TIMERS:
-            if name in pairs:
-                raise RequestError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"this broker keeps no timer messages ({name})",
-                    f"use a delay level, property DELAY from 1 to {self._delay_levels}",
-                )
         is_retry = header.reconsume_times > 0 and level > 0
         if pairs.get(text.TRANSACTION, "").lower() == "true":
             # Clients before 4.6.1 leave the mark on messages that they send back: those are not prepared anew.

@@ -1,4 +1,4 @@
-"""What replicas need besides the log: topics, groups, consumer offsets and the progress of delays.
+"""What replicas need besides the log: topics, groups, consumer offsets and the progress of delays and timers.
 
 They travel with the log's stream (frame 6). A replica gets all of them first, then what changed. Body, JSON:
 
@@ -8,6 +8,7 @@ They travel with the log's stream (frame 6). A replica gets all of them first, t
      "offsets": consumerOffset.json, topic@group that changed, each with all its queues,
                                                                          "goneOffsets": ["topic@group"],
      "delays":  delayOffset.json,
+     "timers":  {"readMs": up to when, "queueOffset": of the messages before it, all timers were delivered},
      "deleted": {topic: where the log ended when it was deleted}}
 
 Rules. A change names the whole value, so that applying it twice, or after a snapshot that has it already, does no
@@ -29,6 +30,8 @@ from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.table_journal import TableJournal
+from penstock.broker.timer import TimerService
+from penstock.broker.timer_progress import TimerProgress
 from penstock.broker.topics import Topics
 from penstock.errors import CodecError, RequestError, StoreError
 from penstock.metadata.fastjson import JsonObject, loads
@@ -55,6 +58,7 @@ class SideTables:
         groups: Groups,
         offsets: ConsumerOffsets,
         delays: DelayService,
+        timers: TimerService,
         journal: TableJournal,
     ) -> None:
         self._journal = journal
@@ -63,11 +67,13 @@ class SideTables:
         self._groups = groups
         self._offsets = offsets
         self._delays = delays
+        self._timers = timers
         self._server: HaServer | None = None
         self._dirty_topics: set[str] = set()
         self._dirty_groups: set[str] = set()
         self._dirty_offsets: set[TopicGroup] = set()
         self._told_delays: dict[int, int] = {}
+        self._told_timers = TimerProgress()
         self._timer: asyncio.TimerHandle | None = None
         topics.on_change.append(self._topic_changed)
         topics.on_delete.append(self._topic_deleted)
@@ -126,12 +132,14 @@ class SideTables:
         if server is None or server.tracker is None:
             return
         has_changes = self._dirty_topics or self._dirty_groups or self._dirty_offsets
-        if has_changes or self._delays.progress().offsets != self._told_delays:
+        is_further = self._timers.saver.safe != self._told_timers
+        if has_changes or is_further or self._delays.progress().offsets != self._told_delays:
             self._send_to(server)
 
     def _send_to(self, server: HaServer) -> None:
         delays = self._delays.progress()
         self._told_delays = delays.offsets
+        self._told_timers = self._timers.saver.safe
         body = self._changes(delays)
         try:
             self._journal.append(body, self.snapshot)
@@ -154,6 +162,7 @@ class SideTables:
             "offsets": offset_table.to_json(),
             "goneOffsets": [str(key) for key in sorted(self._dirty_offsets - offset_table.offsets.keys())],
             "delays": delays.to_json(),
+            "timers": self._timers_json(),
             "deleted": {
                 name: at for name, at in self._store.deleted_topics.items() if name in self._dirty_topics
             },
@@ -168,9 +177,14 @@ class SideTables:
             "groups": self._groups.snapshot().to_json(),
             "offsets": self._offsets.snapshot().to_json(),
             "delays": self._delays.progress().to_json(),
+            "timers": self._timers_json(),
             "deleted": {**self._store.deleted_topics},
         }
         return json.dumps(body, separators=(",", ":")).encode()
+
+    def _timers_json(self) -> JsonObject:
+        safe = self._timers.saver.safe
+        return {"readMs": safe.read_ms, "queueOffset": safe.queue_offset}
 
     def check_master(self) -> None:
         """Refuse where this broker is not master: what it were told would be lost, and what it says may be old."""
@@ -255,13 +269,16 @@ class SideTables:
         gone_offsets = [
             TopicGroup(*name.split("@", 1)) for name in fields.text_list("goneOffsets") if "@" in name
         ]
-        deleted = fields.inner("deleted")
+        timers, deleted = fields.inner("timers"), fields.inner("deleted")
         positions = {} if deleted is None else deleted.named_integers(0, INT64_MAX)
         self._store.follow_deletions(positions)
         self._topics.copy(topics, None if is_all else fields.text_list("goneTopics"))
         self._groups.copy(groups, None if is_all else fields.text_list("goneGroups"))
         self._offsets.copy(offsets, None if is_all else gone_offsets)
         self._delays.follow(delays)
+        if timers is not None:
+            read_ms = timers.integer("readMs", 0, 0, INT64_MAX)
+            self._timers.follow(TimerProgress(read_ms, timers.integer("queueOffset", 0, 0, INT64_MAX)))
 
 
 def _not_safe(why: str) -> RequestError:

@@ -3,6 +3,7 @@
     21 topics, 201 groups   taken over as they are; what the master has no more is gone here
     43 consumer offsets     put over the slave's own; none is removed
     45 progress of delays   replaced
+    60 progress of timers   replaced; the wheel is filled as far as the master's
 
 One answer that does not come or cannot be read does not keep the others from being followed; it is said once and
 tried again in the next round. A round that takes long is followed by a pause that is longer still. Nothing is asked
@@ -22,6 +23,8 @@ from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.timer import TimerService
+from penstock.broker.timer_progress import TimerProgress
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError
 from penstock.metadata.fastjson import loads
@@ -34,6 +37,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient, RemotingOptions, TlsOptions, check
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
+from penstock.store.timer_checkpoint import TimerCheckpoint
 
 _LOG = logging.getLogger("penstock.broker")
 CALL_TIMEOUT_MS = 10_000
@@ -52,6 +56,7 @@ class SlaveTables:
         groups: Groups,
         offsets: ConsumerOffsets,
         delay: DelayService,
+        timers: TimerService,
         store: MessageStore,
         runtime: Runtime,
         *,
@@ -64,6 +69,7 @@ class SlaveTables:
         self._groups = groups
         self._offsets = offsets
         self._delay = delay
+        self._timers = timers
         self._clock = runtime.clock
         self._client = RemotingClient(runtime=runtime, options=remoting, tls=tls)
         self._address: str | None = None
@@ -136,6 +142,7 @@ class SlaveTables:
             await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
             await self._take(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
+            await self._take(address, RequestCode.GET_TIMER_CHECK_POINT, self._take_timers),
         ]
         self.rounds += all(outcomes)
         return all(outcomes)
@@ -170,6 +177,11 @@ class SlaveTables:
         if body:
             source = "the master's delay offsets"
             self._delay.follow(DelayOffsetTable.from_json(loads(body, source=source), source))
+
+    def _take_timers(self, body: bytes) -> None:
+        found = TimerCheckpoint.decode(body)
+        if found is not None:
+            self._timers.follow(TimerProgress(found.read_ms, found.master_offset))
 
     def _take_groups(self, body: bytes) -> None:
         self._groups.copy(decode_group_table(body))

@@ -197,14 +197,14 @@ class Keeper:
         for topic, offsets in needed.offsets:
             by_topic.setdefault(topic, []).append(offsets)
         if not by_topic:
-            return None
+            return needed.position
         with self._lock:
             found = [
                 queue.position_from(min(offsets.get(queue.queue_id, 0) for offsets in by_topic[queue.topic]))
                 for queue in self._store.queues
                 if queue.topic in by_topic
             ]
-        return min((position for position in found if position is not None), default=None)
+        return min((position for position in (*found, needed.position) if position is not None), default=None)
 
     def _look_at_disk(self) -> None:
         self.last_plan = self._plan(())

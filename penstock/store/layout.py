@@ -4,6 +4,7 @@
     consumequeue/<topic>/<queue>/<20 digits>   queue files, named by the byte position in the queue
     index/<17 digits>                          key index files, named by their time of creation
     checkpoint, abort, lock, config/*.json
+    timerwheel, timerlog/<20 digits>, config/timercheck   timers: `timer_wheel.py`, `timer_log.py`
     prepare/                                   ours: where a segment is made before it is moved to its place
     penstock.manifest.json                     ours: how far each queue had come, to notice a lost queue file
 
@@ -36,6 +37,9 @@ class StorePaths:
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
         self.lock = root / "lock"
+        self.timer_wheel = root / "timerwheel"
+        self.timer_log = root / "timerlog"
+        self.timer_checkpoint = self.config / "timercheck"
         self.prepare = root / "prepare"
         self.manifest = root / "penstock.manifest.json"
 

@@ -34,9 +34,11 @@ class SegmentAge:
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What groups have not taken yet: pairs of a topic and the next offset of each of its queues, 0 where none is
-    named. `everything` is for as long as nobody has said."""
+    named; and the log position of the oldest message that a timer holds. `everything` is for as long as nobody has
+    said."""
 
     offsets: tuple[tuple[str, Mapping[int, int]], ...] = ()
+    position: int | None = None
     everything: bool = False
 
 

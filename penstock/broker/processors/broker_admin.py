@@ -19,6 +19,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.pull import Pull
 from penstock.broker.statistics import NAMES, Statistics
 from penstock.broker.stored_records import record_at
+from penstock.broker.timer import TimerService
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.errors import RequestError
 from penstock.metadata.config_files import DataVersion
@@ -45,6 +46,7 @@ class BrokerAdminProcessor:
         flow: FlowControl,
         polling: LongPolling[Pull],
         delay: DelayService,
+        timers: TimerService,
         runtime: Runtime,
         apply: Callable[[BrokerOptions], None],
     ) -> None:
@@ -54,6 +56,7 @@ class BrokerAdminProcessor:
         self._flow = flow
         self._polling = polling
         self._delay = delay
+        self._timers = timers
         self._runtime = runtime
         self._apply = apply
         self._version = DataVersion(0, 0, runtime.clock.now_ms())
@@ -216,9 +219,9 @@ class BrokerAdminProcessor:
 
     def _about_delays(self) -> dict[str, str]:
         table = {
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
+            "timerReadBehind": str(self._timers.behind_ms // 1_000),
+            "timerOffsetBehind": str(self._timers.offset_behind),
+            "timerCongestNum": str(sum(self._timers.counts.values())),
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
         }

@@ -5,7 +5,8 @@ when it is (`writing.py`); the first answers of a topic that a send has made wai
 Every answer, also a refusal, carries region and trace switch; one-way sends get none. A message that nobody has
 given a unique key gets one.
 
-Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on.
+Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on; those
+that name their time in the timer topic, and are `timer.py`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from penstock.broker import property_text as text
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.message_ids import OffsetIds, UniqueIds, born_host
 from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
-from penstock.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.broker.timer_sends import TimerSends
+from penstock.broker.timer_times import handle_for
+from penstock.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.metadata.topic_table import TopicConfig
@@ -63,6 +66,7 @@ class SendProcessor:
         self,
         rules: SendRules,
         writer: MessageWriter,
+        timers: TimerSends,
         unique_ids: UniqueIds,
         offset_ids: OffsetIds,
         *,
@@ -72,6 +76,7 @@ class SendProcessor:
     ) -> None:
         self._rules = rules
         self._writer = writer
+        self._timers = timers
         self._unique_ids = unique_ids
         self._offset_ids = offset_ids
         self._body_bytes_max = body_bytes_max
@@ -134,6 +139,10 @@ class SendProcessor:
         unique = pairs.get(text.UNIQ_KEY)
         if not unique:
             unique = put[text.UNIQ_KEY] = self._unique_ids.next()
+        timed = {} if dead is not None else self._timers.waiting(pairs, level, place.topic, place.queue_id)
+        if timed:
+            put |= timed
+            place.topic, place.queue_id = WHEEL_TIMER_TOPIC, 0
         if level:
             put |= delayed(place, level)
         put |= self._rules.suffix
@@ -152,13 +161,12 @@ class SendProcessor:
             demand = Durability.MEMORY
 
         def done(written: Written) -> None:
-            answer = partial(
-                self.answer_stored, connection, command, request, place.real_queue_id, unique, written
-            )
+            queue, handle = place.real_queue_id, handle_for(timed, self._rules.options.broker_name, unique)
+            answer = partial(self.answer_stored, connection, command, request, queue, unique, written, handle)
             self._rules.once_saved(config.name, answer)
 
         self._writer.append(place.topic, (request,), demand, done)
-        if self._learn is not None and not level and dead is None:
+        if self._learn is not None and not level and not timed and dead is None:
             self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
 
     def _check_size(self, command: Command) -> None:
@@ -175,14 +183,17 @@ class SendProcessor:
         queue_id: int,
         unique: str,
         written: Written,
+        recall_handle: str = "",
     ) -> None:
-        """Say where a message is and how safe."""
+        """Say where a message is and how safe, and how it can be recalled."""
         fields = {
             "msgId": self._offset_ids.of(connection, request.physical_offset),
             "queueId": str(queue_id),
             "queueOffset": str(request.queue_offset),
             "transactionId": unique,
         }
+        if recall_handle:
+            fields["recallHandle"] = recall_handle
         self._answer(connection, command, fields, written)
 
     def _answer(

@@ -1,4 +1,4 @@
-"""Headers of sends and their answers (codes 10, 310, 320, 324, 325, 326).
+"""Headers of sends, recalls and their answers (codes 10, 310, 320, 324, 325, 326, 370).
 
 A send has two spellings of the same fields: V1 with full names, V2 with one letter each. Both are read; V2 is
 what goes out. Plain values.
@@ -107,6 +107,18 @@ class SendMessageResponseHeader(Header):
     region_id: str | None = None
     trace_on: bool | None = None
     durability: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallMessageRequestHeader(Header):
+    """Take back a message that waits for its time (370); the answer names its unique id as `msgId`."""
+
+    WIRE_NAMES: ClassVar[Mapping[str, str]] = {"broker_name": "bname"}
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    broker_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""Timers, asked for: recall of a message that waits (370), how far a slave may come (60), what waits by topic (61).
+
+A recall is itself a message: it waits in the slot of the one it recalls, and takes it out there before anything of
+that second is delivered. So it is as safe as any other message, and works across restarts and failover. Whether the
+other message was there nobody knows yet when it is answered. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from penstock._hot.records import AppendRequest
+from penstock.broker import property_text as text
+from penstock.broker import timer_times as times
+from penstock.broker.flow_control import refusal_fields
+from penstock.broker.message_ids import UniqueIds, born_host
+from penstock.broker.send_rules import SendRules
+from penstock.broker.timer import TimerService
+from penstock.broker.topics import WHEEL_TIMER_TOPIC, Topics
+from penstock.broker.writing import MessageWriter, Written
+from penstock.errors import PenstockError, RequestError
+from penstock.message.hashing import java_string_hash
+from penstock.message.properties import PropertyName
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.fastjson import JsonObject, dump_compact
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers import RecallMessageRequestHeader
+from penstock.remoting import Connection, ProcessorTable
+
+REMARK_MAX = 2048
+RECALL_TAG = "_RECALL_TAG_"
+RECALL_BODY = b"0"
+
+
+class TimersProcessor:
+    """Codes 60, 61 and 370."""
+
+    def __init__(
+        self,
+        rules: SendRules,
+        writer: MessageWriter,
+        topics: Topics,
+        timers: TimerService,
+        unique_ids: UniqueIds,
+    ) -> None:
+        self._rules = rules
+        self._writer = writer
+        self._topics = topics
+        self._timers = timers
+        self._unique_ids = unique_ids
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.RECALL_MESSAGE, self.handle_recall)
+        table.register(RequestCode.GET_TIMER_CHECK_POINT, self.handle_checkpoint)
+        table.register(RequestCode.GET_TIMER_METRICS, self.handle_metrics)
+
+    # -- recall ----------------------------------------------------------------------------------------------
+
+    def handle_recall(self, connection: Connection, command: Command) -> Command | None:
+        try:
+            self._recall(connection, command)
+        except PenstockError as error:
+            return self._refuse(command, error)
+        return None
+
+    def _recall(self, connection: Connection, command: Command) -> None:
+        header = RecallMessageRequestHeader.decode(command.fields)
+        handle = self._check(header)
+        pairs = {
+            text.UNIQ_KEY: self._unique_ids.next(),
+            PropertyName.TAGS: RECALL_TAG,
+            times.RECALLS: times.recall_key(handle.topic, handle.unique),
+            **times.waiting(handle.time_ms, handle.topic, 0),
+            **self._rules.suffix,
+        }
+        request = AppendRequest(
+            self._writer.queue(WHEEL_TIMER_TOPIC, 0),
+            RECALL_BODY,
+            text.encode("".join(text.pair(name, value) for name, value in pairs.items())),
+            self._timers.now_ms(),
+            born_host(connection),
+        )
+
+        def done(written: Written) -> None:
+            if written.error is not None:
+                connection.answer(command, self._refuse(command, written.error))
+                return
+            fields = {**self._rules.answer_fields, "msgId": handle.unique}
+            connection.answer(command, command.answer(written.code, written.remark, fields))
+
+        self._writer.append(WHEEL_TIMER_TOPIC, (request,), None, done)
+
+    def _check(self, header: RecallMessageRequestHeader) -> times.RecallHandle:
+        options = self._rules.options
+        if options.is_slave:
+            raise RequestError(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                f"{options.broker_name} with id {options.broker_id} is a slave",
+                "recall at the master, which has id 0",
+            )
+        self._rules.check_open()
+        if not options.recall or not options.timers:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"broker {options.broker_name} recalls no messages",
+                "an operator has to turn recall on (recallMessageEnable)",
+            )
+        if self._topics.get(header.topic) is None or not self._topics.is_sendable(header.topic):
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic[:80]!r} does not exist", "check its name"
+            )
+        handle = times.RecallHandle.decode(header.recall_handle)
+        if handle.topic != header.topic:
+            raise _illegal(f"the handle is for topic {handle.topic[:80]!r}", "name that topic")
+        if handle.broker_name != options.broker_name:
+            raise _illegal(f"the handle is for broker {handle.broker_name[:80]!r}", "ask that broker")
+        ahead_ms = handle.time_ms - self._timers.now_ms()
+        if ahead_ms <= 0:
+            raise _illegal("the message is due already", "it is too late to recall it")
+        if ahead_ms > options.timer_max_delay_s * 1_000:
+            raise _illegal("the handle names a time further ahead than any message may wait")
+        return handle
+
+    def _refuse(self, command: Command, error: PenstockError) -> Command:
+        fields = {**self._rules.answer_fields, **refusal_fields(error)}
+        return command.answer(error.code, str(error)[:REMARK_MAX], fields)
+
+    # -- for slaves and operators ----------------------------------------------------------------------------
+
+    def handle_checkpoint(self, connection: Connection, command: Command) -> Command:
+        return command.answer(body=self._timers.checkpoint().wire())
+
+    def handle_metrics(self, connection: Connection, command: Command) -> Command:
+        """As RocketMQ's `timermetrics`; the timer log knows topics by their hash only."""
+        counts, now_ms = self._timers.counts, self._timers.now_ms()
+        found: JsonObject = {}
+        if counts:
+            for name in self._topics.all():
+                count = counts.get(java_string_hash(name))
+                if count:
+                    found[name] = {"count": count, "timeStamp": now_ms}
+        body: JsonObject = {"dataVersion": DataVersion(0, 0, now_ms).to_json(), "timingCount": found}
+        return command.answer(body=dump_compact(body))
+
+
+def _illegal(message: str, hint: str = "") -> RequestError:
+    return RequestError(ResponseCode.ILLEGAL_OPERATION, message, hint)
