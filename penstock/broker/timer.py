@@ -241,9 +241,9 @@ class TimerService:
 
     def pause(self) -> None:
         """Deliver nothing any more, until the next start."""
+        self.saver.note()
         self._done = self.saver.safe
         self._is_leading = False
-        self.saver.forget_unsafe()
         self._due.begin(0)
 
     def follow(self, progress: TimerProgress) -> None:

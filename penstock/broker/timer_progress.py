@@ -59,8 +59,8 @@ class TimerSaver:
         self._reached = reached
         self._doubt = doubt
         self._safe = TimerProgress()
-        # What is safe once the log is, up to a position.
-        self._unsafe: deque[tuple[int, TimerProgress]] = deque()
+        # What is safe once the log is, up to a position, if it was not cut meanwhile: how often it had been then.
+        self._unsafe: deque[tuple[int, int, TimerProgress]] = deque()
         # How far the log is safe in whatever else holds it; a member of a set says how far it is confirmed.
         self.confirmed_offset: Callable[[], int] = lambda: FAR
         self._is_dirty = False
@@ -72,8 +72,11 @@ class TimerSaver:
     def safe(self) -> TimerProgress:
         """What is safe by now."""
         edge = min(self._store.flusher.flushed_offset, self.confirmed_offset())
-        while self._unsafe and self._unsafe[0][0] <= edge:
-            self._safe = self._unsafe.popleft()[1]
+        cuts = len(self._store.log.cuts)
+        while self._unsafe and (self._unsafe[0][0] <= edge or self._unsafe[0][1] != cuts):
+            _, known, progress = self._unsafe.popleft()
+            if known == cuts:
+                self._safe = progress
         return self._safe
 
     def follow(self, progress: TimerProgress) -> None:
@@ -82,8 +85,11 @@ class TimerSaver:
         self._safe = progress
         self.changed()
 
-    def forget_unsafe(self) -> None:
-        self._unsafe.clear()
+    def note(self) -> None:
+        """So far everything is; it is safe when the log is."""
+        reached = self._reached()
+        if reached is not None:
+            self._unsafe.append((self._store.log.max_offset, len(self._store.log.cuts), reached))
 
     def changed(self) -> None:
         """There is something to save."""
@@ -114,12 +120,10 @@ class TimerSaver:
     async def save(self) -> None:
         """Note the progress, have the log synced as far as it rests on it, and save what is safe."""
         self._is_dirty = False
-        reached = self._reached()
-        if reached is not None:
-            end = self._store.log.max_offset
-            self._unsafe.append((end, reached))
+        self.note()
+        if self._unsafe:
             try:
-                await self._flusher.flushed(end)
+                await self._flusher.flushed(self._unsafe[-1][0])
             except StoreError as error:
                 _LOG.warning("timer messages may be delivered again: %s", error)
         self.is_busy = True

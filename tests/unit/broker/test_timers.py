@@ -193,17 +193,17 @@ HOSTILE = [
 
 @pytest.mark.abuse("A18")
 @pytest.mark.invariant("I8")
-@pytest.mark.parametrize("pairs", HOSTILE, ids=lambda pairs: next(iter(pairs.values()))[:20])
-def test_hostile_times_are_refused_and_never_taken_for_now(tmp_path: Path, pairs: dict[str, str]) -> None:
+def test_hostile_times_are_refused_and_never_taken_for_now(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
             assert (await bench.client.send()).code == 0  # the compiled way knows the topic from now on
-            answer = await bench.client.send(**pairs)
-            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-            assert next(iter(pairs)) in (answer.remark or "") or "TIMER_DEL" in (answer.remark or "")
-            end = bench.broker.store.log.max_offset
+            for pairs in HOSTILE:
+                end = bench.broker.store.log.max_offset
+                answer = await bench.client.send(**pairs)
+                assert (answer.code, pairs) == (ResponseCode.MESSAGE_ILLEGAL, pairs)
+                assert any(name in (answer.remark or "") for name in pairs)
+                assert bench.broker.store.log.max_offset == end
             assert (await bench.client.send(TIMER_DELAY_SEC="259200")).code == 0
-            assert bench.broker.store.log.max_offset > end
             assert len(bodies(bench)) == 1
 
     run(scenario)
