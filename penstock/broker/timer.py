@@ -97,6 +97,7 @@ class TimerService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._handle: asyncio.TimerHandle | None = None
+        self._planned_at = 0.0
         self.enqueued = self.delivered = 0
 
     def reconfigure(self, options: BrokerOptions) -> None:
@@ -280,9 +281,10 @@ class TimerService:
             return
         at = self._loop.time() + min(delay_ms, LOOK_MS) / 1000
         if self._handle is not None:
-            if self._handle.when() <= at:
+            if self._planned_at <= at:
                 return
             self._handle.cancel()
+        self._planned_at = at
         self._handle = self._loop.call_at(at, self._turn)
 
     def _turn(self) -> None:

@@ -6,7 +6,7 @@ due.
     TIMER_OUT_MS the second before it: floored, and a whole second is moved one back, so that a broker which delivers
                  a second when it is over, as RocketMQ does, is never early and at most a second late
     far ahead    a time further away than the roll window: the message is looked at again before, and stored anew
-    recall       base64 of `v1 <topic> <broker> <TIMER_OUT_MS + 1> <unique id>`
+    recall       the handle that a send is answered with (`protocol/recall.py`)
 
 Rules: what is no number, negative, or further away than allowed is refused with 13, never taken for "now" (A18). A
 time that has passed is now, as in RocketMQ. Values only, no I/O.
@@ -14,8 +14,6 @@ time that has passed is now, as in RocketMQ. Values only, no I/O.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +22,7 @@ from penstock.broker import property_text as text
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import RequestError
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.recall import RecallHandle
 from penstock.store.timer_wheel import PRECISION_MS, slot_time
 
 OUT_MS = "TIMER_OUT_MS"
@@ -38,7 +37,6 @@ _DIGITS_MAX = 19
 _INT64_MAX = 2**63 - 1
 # Times before 1973 are seconds that were taken for milliseconds.
 _SECONDS_BELOW_MS = 100_000_000_000
-_HANDLE_MAX = 1_024
 
 
 class Timing(NamedTuple):
@@ -133,41 +131,6 @@ class TimerRules:
 def recall_key(topic: str, unique: str) -> str:
     """How a recall names the message it recalls."""
     return f"{topic}+{unique}"
-
-
-# -- handles --------------------------------------------------------------------------------------------------
-
-
-class RecallHandle(NamedTuple):
-    """What a producer keeps of a message that it may want to recall."""
-
-    topic: str
-    broker_name: str
-    time_ms: int
-    unique: str
-
-    def encode(self) -> str:
-        plain = f"v1 {self.topic} {self.broker_name} {self.time_ms} {self.unique}"
-        return base64.urlsafe_b64encode(plain.encode()).decode()
-
-    @staticmethod
-    def decode(handle: str) -> RecallHandle:
-        """Raises RequestError 604 for what is no handle."""
-        try:
-            if len(handle) > _HANDLE_MAX:
-                raise ValueError
-            parts = base64.b64decode(handle.encode("ascii"), b"-_", validate=True).decode().split(" ")
-            version, topic, broker_name, time, unique = parts
-            time_ms = _number(time)
-            if version != "v1" or time_ms is None or not topic or not unique:
-                raise ValueError
-        except (ValueError, binascii.Error):
-            raise RequestError(
-                ResponseCode.ILLEGAL_OPERATION,
-                f"{handle[:80]!r} is no recall handle",
-                "use the one that came with the send's answer",
-            ) from None
-        return RecallHandle(topic, broker_name, time_ms, unique)
 
 
 def handle_for(put: Mapping[str, str], broker_name: str, unique: str) -> str:

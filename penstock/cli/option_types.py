@@ -77,6 +77,40 @@ class PlaceType(PlaceParam):
         return moment
 
 
+class SpanType(IntParam):
+    """A span of time as in `90s`, `10m`, `2h` or `3d`, in seconds."""
+
+    name = "SPAN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        span = None if isinstance(value, int) else _AGO.fullmatch(str(value).strip())
+        if span is None or span[3]:
+            self.fail(
+                f"{str(value)[:_QUOTED_MAX]!r} is no span of time; write it as in 90s, 10m, 2h or 3d",
+                param,
+                ctx,
+            )
+        return int(span[1]) * _AGO_UNITS[span[2]]
+
+
+class MomentType(IntParam):
+    """A moment, in milliseconds since the epoch."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip()
+        moment = None if _AGO.fullmatch(text) else parse_time_ms(text)
+        if moment is None:
+            self.fail(
+                f"{text[:_QUOTED_MAX]!r} is no time; write it as in 2025-01-31T15:00, 2025-01-31T15:00:00Z or "
+                "1738335600000",
+                param,
+                ctx,
+            )
+        return moment
+
+
 def parse_time_ms(text: str) -> int | None:
     """ISO 8601 (local time unless it names a zone), so long ago (`10m`), or milliseconds since the epoch."""
     if text.isascii() and text.isdigit() and len(text) in _EPOCH_MS_DIGITS:

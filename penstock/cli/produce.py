@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from penstock.cli.clients import Cluster, client_options, echo_json, reaching
-from penstock.cli.option_types import NumberType, PairType
+from penstock.cli.option_types import MomentType, NumberType, PairType, SpanType
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,6 +50,8 @@ DURABILITIES = ("memory", "flushed", "replicated")
 @click.option(
     "--durability", type=click.Choice(DURABILITIES), help="What must be reached before a line counts as sent."
 )
+@click.option("--delay", type=SpanType(), help="Deliver every message so long after it was sent.")
+@click.option("--deliver-at", type=MomentType(), help="Deliver every message at this time.")
 @client_options
 def produce(
     topic: str,
@@ -59,16 +61,27 @@ def produce(
     batch: int | None,
     queue_key: str,
     durability: str | None,
+    delay: int | None,
+    deliver_at: int | None,
     cluster: Cluster,
     as_json: bool,
 ) -> int:
     """Send the lines of standard input to TOPIC.
 
-    Empty lines are left out. With --json every message is told in a line, with its id and place.
+    Empty lines are left out. With --json every message is told in a line, with its id and place, and with the
+    handle by which it can be recalled if it has to wait.
     """
+    if delay is not None and deliver_at is not None:
+        raise click.UsageError("Use either --delay or --deliver-at.")
+    if batch and (delay is not None or deliver_at is not None):
+        raise click.UsageError("Messages that wait for their time cannot be sent with --batch.")
     from penstock.client.producer import Producer
 
     parts: dict[str, Any] = {"tag": tag, "keys": key, "properties": dict(properties)}
+    if delay is not None:
+        parts["delay"] = delay
+    if deliver_at is not None:
+        parts["deliver_at"] = deliver_at / 1000
     bodies = _Lines(sys.stdin.buffer)
     with reaching(cluster):
         producer = Producer(
@@ -183,7 +196,7 @@ class _Sending:
 
 
 def result_json(result: SendResult) -> dict[str, object]:
-    return {
+    told: dict[str, object] = {
         "message_id": result.msg_id,
         "topic": result.queue.topic,
         "broker": result.queue.broker_name,
@@ -193,6 +206,9 @@ def result_json(result: SendResult) -> dict[str, object]:
         "durability": result.durability,
         "offset_message_id": result.offset_msg_id,
     }
+    if result.recall_handle:
+        told["recall_handle"] = result.recall_handle
+    return told
 
 
 def _progress() -> AbstractContextManager[Callable[[int], None]]:

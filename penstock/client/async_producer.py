@@ -329,6 +329,15 @@ class AsyncProducer:
             outcomes += await asyncio.gather(*futures, return_exceptions=True)
         return _join(outcomes, parts)
 
+    async def recall(self, handle: str) -> str:
+        """Take back a message that waits for its time; its id. `handle` is the `recall_handle` of its result.
+
+        ResponseError 604 if it is too late or no such handle. What was recalled never comes; a message that was sent
+        again by a retry has a handle of its own.
+        """
+        delivery = self._delivery or await self._ready()
+        return await delivery.sender.recall(handle)
+
     async def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""
         if self._delivery is not None:

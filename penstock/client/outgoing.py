@@ -7,8 +7,10 @@ makes them smaller; batches carry only bodies that are not. Any thread may compo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from penstock.client.compression import flag_of, pack, require
@@ -22,6 +24,17 @@ from penstock.protocol.bodies.queues import MessageQueue
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _RETRY_PREFIX = "%RETRY%"
 _UNIQ_KEY = PropertyName.UNIQ_KEY
+# Messages that have one of these travel alone.
+_SINGLE = frozenset(
+    (
+        PropertyName.DELAY,
+        PropertyName.TIMER_DELAY_SEC,
+        PropertyName.TIMER_DELAY_MS,
+        PropertyName.TIMER_DELIVER_MS,
+    )
+)
+# As far as milliseconds fit into a field.
+_SECONDS_MAX = 2**53 // 1000
 # What a batch adds to body and properties of each message.
 RECORD_OVERHEAD = 22
 # More names than any program uses; over it the set of known ones begins anew.
@@ -35,8 +48,9 @@ _COMMON_CHARACTERS_MAX = 1_000
 
 class MessageParts(TypedDict, total=False):
     """What a send says besides topic and body. `keys` are found by `Admin.query_messages`; messages of one
-    `queue_key` go to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to
-    2 h; `durability` is what the broker must reach before it answers."""
+    `queue_key` go to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to 2
+    h; `delay`, in seconds, or `deliver_at`, a moment, is any other time, days ahead if need be; `durability` is
+    what the broker must reach before it answers."""
 
     tag: str
     keys: str | Iterable[str]
@@ -45,6 +59,8 @@ class MessageParts(TypedDict, total=False):
     queue_key: str
     queue: MessageQueue | None
     delay_level: int
+    delay: float | timedelta | None
+    deliver_at: datetime | float | None
     durability: str
 
 
@@ -112,6 +128,8 @@ class Composer:
         queue_key: str = "",
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: float | timedelta | None = None,
+        deliver_at: datetime | float | None = None,
         durability: str = "",
     ) -> Outgoing:
         """An outgoing message, from a `Message` or from its parts."""
@@ -121,6 +139,8 @@ class Composer:
             and message in self._topics
             and len(body) < self._plain_below
             and not (properties or delay_level or queue is not None)
+            and delay is None
+            and deliver_at is None
             and type(keys) is str
         ):
             text, msg_id = self._plain_properties(tag, keys)
@@ -142,6 +162,8 @@ class Composer:
                 found[PropertyName.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
         if delay_level:
             found[PropertyName.DELAY] = str(_positive("delay_level", delay_level))
+        if delay is not None or deliver_at is not None:
+            found |= _time_of(delay_level, delay, deliver_at)
         outgoing = self._make(topic, data, found, flag)
         self._demand(outgoing, durability)
         if queue is not None:
@@ -226,7 +248,7 @@ class Composer:
         else:
             text, msg_id = self._plain_properties("", "")
         outgoing = Outgoing(topic, body, text, flag, msg_id)
-        if PropertyName.DELAY in properties or topic.startswith(_RETRY_PREFIX):
+        if not _SINGLE.isdisjoint(properties) or topic.startswith(_RETRY_PREFIX):
             outgoing.is_solo = True
         if may_pack and len(body) >= self._options.compress_over_bytes:
             packed = pack(body, self._compression, self._options.compression_level)
@@ -274,7 +296,7 @@ def _may_be_common(properties: Mapping[str, str]) -> bool:
     return (
         len(properties) <= _COMMON_MAX
         and _UNIQ_KEY not in properties
-        and PropertyName.DELAY not in properties
+        and _SINGLE.isdisjoint(properties)
         and sum(map(len, properties.values())) <= _COMMON_CHARACTERS_MAX
     )
 
@@ -287,6 +309,32 @@ def _bytes(body: object) -> bytes:
     kind = type(body).__name__
     hint = "encode text first: text.encode()" if isinstance(body, str) else "give the body as bytes"
     raise MessageError(f"a body is bytes, not {kind}", hint)
+
+
+def _time_of(
+    level: int, delay: float | timedelta | None, deliver_at: datetime | float | None
+) -> dict[str, str]:
+    """The property that asks for a time."""
+    if level or (delay is not None and deliver_at is not None):
+        raise MessageError("a message is delayed in one way only", "use delay_level, delay or deliver_at")
+    if delay is not None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        return {PropertyName.TIMER_DELAY_MS: str(_milliseconds("delay", seconds))}
+    if isinstance(deliver_at, datetime):
+        if deliver_at.tzinfo is None:
+            raise MessageError(
+                "deliver_at has no time zone", "use datetime.now(UTC) + timedelta(...), or seconds"
+            )
+        deliver_at = deliver_at.timestamp()
+    return {PropertyName.TIMER_DELIVER_MS: str(_milliseconds("deliver_at", deliver_at))}
+
+
+def _milliseconds(name: str, seconds: object) -> int:
+    """Rounded up: a message is never early."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= _SECONDS_MAX:  # type: ignore[operator]
+        raise MessageError(f"{name} is {seconds!r}", "use seconds, 0 or more")
+    return math.ceil(round(seconds * 1000, 3))  # type: ignore[operator]
 
 
 def _positive(name: str, value: object) -> int:

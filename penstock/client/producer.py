@@ -221,6 +221,11 @@ class Producer:
         items = delivery.composer.compose_batch(messages, queue_key, durability)
         return self._running().submit(self._async._send_items(delivery, items))
 
+    def recall(self, handle: str) -> str:
+        """Take back a message that waits for its time; see `AsyncProducer.recall`."""
+        self._ready()
+        return self._run(self._async.recall(handle))
+
     def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""
         if self._thread is not None:

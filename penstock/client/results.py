@@ -32,7 +32,8 @@ _STATUS = {
 
 class SendResult(NamedTuple):
     """A stored message. `msg_id` was made by the client and stays the same through retries; `offset_msg_id` is
-    where it lies. `durability` is what the broker says was reached, or empty if it does not say."""
+    where it lies. `durability` is what the broker says was reached, or empty if it does not say. `recall_handle`
+    takes a message back that waits for its time, see `Producer.recall`."""
 
     status: SendStatus
     msg_id: str
@@ -44,6 +45,7 @@ class SendResult(NamedTuple):
     region_id: str = ""
     trace_on: bool = True
     attempts: int = 1
+    recall_handle: str = ""
 
     @property
     def is_ok(self) -> bool:
@@ -87,7 +89,7 @@ class BatchResult(Sequence[SendResult]):
             # One text for the whole batch, joined by commas; RocketMQ leaves it out for inner batches.
             ids = self._first.offset_msg_id.split(",")
             self._offset_ids = ids if len(ids) == len(self._ids) else [""] * len(self._ids)
-        status, _, queue, offset, durability, _, _, region, trace, attempts = self._first
+        status, _, queue, offset, durability, _, _, region, trace, attempts, _ = self._first
         return SendResult(
             status,
             self._ids[number],
@@ -130,4 +132,5 @@ def read_result(
         fields.get("MSG_REGION", ""),
         fields.get("TRACE_ON", "true") != "false",
         attempts,
+        fields.get("recallHandle", ""),
     )

@@ -33,8 +33,9 @@ from penstock.errors import (
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import DURABILITY_FIELD
-from penstock.remoting import Connection
+from penstock.protocol.headers import DURABILITY_FIELD, RecallMessageRequestHeader
+from penstock.protocol.recall import RecallHandle
+from penstock.remoting import Connection, check
 
 logger = logging.getLogger(__name__)
 _ALREADY_DONE = (asyncio.InvalidStateError, concurrent.futures.InvalidStateError)
@@ -288,6 +289,23 @@ class Sender:
         if address is None:
             raise ConnectError(f"broker {queue.broker_name!r} has no master now")
         await self._instance.remoting.send(address, self._command(parcel, queue))
+
+    async def recall(self, handle: str) -> str:
+        """Take a message back that waits for its time; its id."""
+        found = RecallHandle.decode(handle)
+        route = await self.route(found.topic)
+        address = route.master(found.broker_name)
+        if address is None:
+            raise ConnectError(f"broker {found.broker_name!r} has no master now", "try again in a moment")
+        header = RecallMessageRequestHeader(
+            producer_group=self._options.group,
+            topic=found.topic,
+            recall_handle=handle,
+            broker_name=found.broker_name,
+        )
+        command = Command(RequestCode.RECALL_MESSAGE, header.encode())
+        answer = check(await self._instance.remoting.call(address, command, self._options.send_timeout_ms))
+        return answer.fields.get("msgId", "")
 
     # -- tasks -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ class PropertyName:
     REAL_TOPIC = "REAL_TOPIC"
     REAL_QUEUE_ID = "REAL_QID"
     SEAL = "__CRC32#"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

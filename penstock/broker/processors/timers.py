@@ -16,7 +16,7 @@ from penstock.broker.send_rules import SendRules
 from penstock.broker.timer import TimerService
 from penstock.broker.topics import WHEEL_TIMER_TOPIC, Topics
 from penstock.broker.writing import MessageWriter, Written
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import CodecError, PenstockError, RequestError
 from penstock.message.hashing import java_string_hash
 from penstock.message.properties import PropertyName
 from penstock.metadata.config_files import DataVersion
@@ -24,6 +24,7 @@ from penstock.metadata.fastjson import JsonObject, dump_compact
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import RecallMessageRequestHeader
+from penstock.protocol.recall import RecallHandle
 from penstock.remoting import Connection, ProcessorTable
 
 REMARK_MAX = 2048
@@ -89,7 +90,7 @@ class TimersProcessor:
 
         self._writer.append(WHEEL_TIMER_TOPIC, (request,), None, done)
 
-    def _check(self, header: RecallMessageRequestHeader) -> times.RecallHandle:
+    def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
         options = self._rules.options
         if options.is_slave:
             raise RequestError(
@@ -108,7 +109,10 @@ class TimersProcessor:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic[:80]!r} does not exist", "check its name"
             )
-        handle = times.RecallHandle.decode(header.recall_handle)
+        try:
+            handle = RecallHandle.decode(header.recall_handle)
+        except CodecError as error:
+            raise _illegal(error.message, error.hint) from error
         if handle.topic != header.topic:
             raise _illegal(f"the handle is for topic {handle.topic[:80]!r}", "name that topic")
         if handle.broker_name != options.broker_name:
