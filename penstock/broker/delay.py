@@ -22,7 +22,7 @@ from pathlib import Path
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
-from penstock.broker.delayed_copies import copy_of, real_place
+from penstock.broker.delayed_copies import copy_of
 from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
 from penstock.broker.saving import TableSaver
@@ -303,7 +303,7 @@ class DelayService:
                 _LOG.error("the delayed message at log position %d cannot be read; skipped", entry.position)
             return None
         try:
-            return copy_of(record, self._writer, *real_place(record), {})
+            return copy_of(record, self._writer)
         except BusyError:
             raise  # there is no room for its queue now; there may be later
         except (PenstockError, ValueError) as error:

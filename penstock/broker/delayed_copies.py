@@ -1,7 +1,7 @@
 """A message that has waited in a topic of the broker's, made ready for the topic it was sent to.
 
 Body, flag, born time and host, tries and properties stay as they were; REAL_TOPIC and REAL_QID say where it goes.
-Used by the delay levels and by timers.
+Timers make theirs in `timer_copies.py`: there are more of them.
 """
 
 from __future__ import annotations
@@ -11,33 +11,26 @@ from penstock.broker import property_text as text
 from penstock.broker.stored_records import StoredRecord
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError
-from penstock.message.properties import PROPERTIES_SIZE_MAX
 from penstock.store.limits import QUEUE_ID_MAX
 
 
-def real_place(record: StoredRecord) -> tuple[str, int]:
-    """Topic and queue that a message was sent to. Raises CodecError if it does not say."""
-    properties = record.message.properties
-    topic, number = properties.get(text.REAL_TOPIC, ""), properties.get(text.REAL_QUEUE_ID, "")
+def queue_number(number: str) -> int:
+    """The queue that REAL_QID names. Raises CodecError if it is none."""
     if not number.isascii() or not number.isdigit() or int(number) > QUEUE_ID_MAX:
         raise CodecError(f"{number[:40]!r} is no queue")
-    return topic, int(number)
+    return int(number)
 
 
-def copy_of(
-    record: StoredRecord, writer: MessageWriter, topic: str, queue_id: int, put: dict[str, str]
-) -> AppendRequest:
-    """The message for a queue, with some more properties; without those where they do not fit: they tell, they are
-    not what was sent."""
+def copy_of(record: StoredRecord, writer: MessageWriter) -> AppendRequest:
+    """The message made ready for the queue it was sent to."""
     message = record.message
-    found = text.decode(record.properties)
-    stored = text.changed(found, dict(message.properties), (text.SEAL,), put).encode()
-    if len(stored) > PROPERTIES_SIZE_MAX:
-        stored = text.encode(text.changed(found, dict(message.properties), (text.SEAL,), {}))
+    topic = message.properties.get(text.REAL_TOPIC, "")
+    queue_id = queue_number(message.properties.get(text.REAL_QUEUE_ID, ""))
+    properties = text.decode(record.properties)
     return AppendRequest(
         writer.queue(topic, queue_id),
         message.body,
-        stored,
+        text.encode(text.changed(properties, dict(message.properties), (text.SEAL,), {})),
         message.born_timestamp,
         message.born_host.encode(),
         message.flag,

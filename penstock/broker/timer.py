@@ -27,10 +27,10 @@ from penstock.broker import timer_times as times
 from penstock.broker.delay import FAR, LOOK_MS, RETRY_MS, SteadyTime
 from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
-from penstock.broker.stored_records import StoredRecord
 from penstock.broker.timer_copies import TimerCopies
-from penstock.broker.timer_due import DueMessage, DueMessages, timer_record, topic_hash
+from penstock.broker.timer_due import DueMessage, DueMessages, topic_hash
 from penstock.broker.timer_progress import TimerProgress, TimerSaver
+from penstock.broker.timer_records import TimerMessage, timer_message
 from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PenstockError
@@ -338,16 +338,15 @@ class TimerService:
             WHEEL_TIMER_TOPIC, 0, offset, min(MESSAGES_PER_TURN, end - offset)
         )
         now_ms, count = self.now_ms(), 0
-        late: list[tuple[int, StoredRecord, times.Timing]] = []
-        added: list[tuple[times.Timing, int, StoredRecord]] = []
+        late: list[tuple[int, TimerMessage, times.Timing]] = []
+        added: list[tuple[times.Timing, int, TimerMessage]] = []
         files.begin()
         for entry in entries:
-            record = None if entry.is_filler else timer_record(self._store, entry.position)
-            message = None if record is None else record.message
+            message = None if entry.is_filler else timer_message(self._store, entry.position)
             timing = (
                 None if message is None else self._rules.timing(message.properties, message.store_timestamp)
             )
-            if record is None or timing is None:
+            if message is None or timing is None:
                 self._copies.skip(
                     entry.position, "it cannot be read, or names no time", quiet=entry.is_filler
                 )
@@ -356,45 +355,44 @@ class TimerService:
             elif self._is_leading and timing.due_ms <= self._reached_ms:
                 if added:
                     break
-                late.append((offset + count, record, timing))
+                late.append((offset + count, message, timing))
             else:
-                place = NOWHERE if late else self._put(record, timing, now_ms)
+                place = NOWHERE if late else self._put(message, timing, now_ms)
                 if place == NOWHERE:
                     break
-                added.append((timing, place, record))
+                added.append((timing, place, message))
             count += 1
         if late:
             self._deliver_late(late, now_ms)
         if count:
             files.commit(offset + count)
             self.saver.changed()
-        for timing, place, record in added:
+        for timing, place, message in added:
             self.enqueued += 1
-            self._copies.count(topic_hash(record), -1 if timing.recalls else 1)
+            self._copies.count(topic_hash(message), -1 if timing.recalls else 1)
             if self._is_leading:
-                self._due.arrived(timing, place, slot_time(now_ms), record)
+                self._due.arrived(timing, place, slot_time(now_ms), message)
         return count > 0 and offset + count < end
 
-    def _put(self, record: StoredRecord, timing: times.Timing, now_ms: int) -> int:
+    def _put(self, message: TimerMessage, timing: times.Timing, now_ms: int) -> int:
         bits = DEFAULT | (ROLL if timing.is_roll else 0) | (DELETE if timing.recalls else 0)
-        message = record.message
         free_before_ms = slot_time(self._reached_ms if self._is_leading else self._done.read_ms)
         return self._files.put(
             timing.slot_ms,
             bits,
             slot_time(now_ms),
-            message.physical_offset,
+            message.position,
             message.size,
-            topic_hash(record),
+            topic_hash(message),
             free_before_ms,
         )
 
-    def _deliver_late(self, late: list[tuple[int, StoredRecord, times.Timing]], now_ms: int) -> None:
+    def _deliver_late(self, late: list[tuple[int, TimerMessage, times.Timing]], now_ms: int) -> None:
         """Their second is over: there is no slot to wait in. If not all can be stored now, the rest is taken
         again."""
         requests = []
-        for _, record, timing in late:
-            item = DueMessage(timing.due_ms, 0, 0, FAR, timing.slot_ms, timing.is_roll, 0, record)
+        for _, message, timing in late:
+            item = DueMessage(timing.due_ms, 0, 0, FAR, timing.slot_ms, timing.is_roll, 0, message)
             is_recall = bool(timing.recalls) and not timing.is_roll
             requests.append(None if is_recall else self._copies.ready(item, now_ms))
         try:

@@ -18,9 +18,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from penstock.broker import property_text as text
-from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.timer_records import TimerMessage, timer_message
 from penstock.broker.timer_times import TimerRules, Timing
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.message.hashing import java_string_hash
 from penstock.store import MessageStore
 from penstock.store.timer_log import ROLL, TimerRecord
@@ -42,18 +41,12 @@ class DueMessage(NamedTuple):
     slot_ms: int
     is_roll: bool
     topic_hash: int
-    held: StoredRecord | None
+    held: TimerMessage | None
 
 
-def timer_record(store: MessageStore, position: int) -> StoredRecord | None:
-    """The message of the timer topic at a log position; None if none is there."""
-    record = record_at(store, position)
-    return record if record is not None and record.message.topic == WHEEL_TIMER_TOPIC else None
-
-
-def topic_hash(record: StoredRecord) -> int:
+def topic_hash(message: TimerMessage) -> int:
     """How the timer log names the topic that a message was sent to."""
-    return java_string_hash(record.message.properties.get(text.REAL_TOPIC, ""))
+    return java_string_hash(message.properties.get(text.REAL_TOPIC, ""))
 
 
 class DueMessages:
@@ -103,28 +96,27 @@ class DueMessages:
 
     # -- coming in -------------------------------------------------------------------------------------------
 
-    def arrived(self, timing: Timing, place: int, enqueued_ms: int, record: StoredRecord) -> None:
+    def arrived(self, timing: Timing, place: int, enqueued_ms: int, message: TimerMessage) -> None:
         """A message went to the wheel: it is taken here at once if its slot has been, or is being, loaded."""
         if timing.slot_ms < self.loaded_to or (timing.slot_ms == self.loaded_to and self.is_loading):
-            self._add(timing, place, enqueued_ms, record)
+            self._add(timing, place, enqueued_ms, message)
 
-    def _add(self, timing: Timing, place: int, enqueued_ms: int, record: StoredRecord) -> None:
-        position = record.message.physical_offset
+    def _add(self, timing: Timing, place: int, enqueued_ms: int, message: TimerMessage) -> None:
         if timing.recalls and not timing.is_roll:
             self._recalled.setdefault(timing.slot_ms, set()).add(timing.recalls)
             return
-        is_held = self._held + len(record.data) <= self._held_max
+        is_held = self._held + message.size <= self._held_max
         if is_held:
-            self._held += len(record.data)
+            self._held += message.size
         item = DueMessage(
             timing.due_ms,
             place,
-            position,
+            message.position,
             enqueued_ms,
             timing.slot_ms,
             timing.is_roll,
-            topic_hash(record),
-            record if is_held else None,
+            topic_hash(message),
+            message if is_held else None,
         )
         heappush(self._waiting, item)
 
@@ -151,18 +143,17 @@ class DueMessages:
         if entry.position in self._seen:
             return
         self._seen.add(entry.position)
-        record = timer_record(self._store, entry.position)
-        timing = None if record is None else self._timing(entry, record)
-        if record is None or timing is None:
+        message = timer_message(self._store, entry.position)
+        timing = None if message is None else self._timing(entry, message)
+        if message is None or timing is None:
             self.lost += 1
             _LOG.error("the timer message at log position %d cannot be read; skipped", entry.position)
-        elif not self._is_done(timing.due_ms, record.message.queue_offset):
-            self._add(timing, place, entry.write_ms, record)
+        elif not self._is_done(timing.due_ms, message.queue_offset):
+            self._add(timing, place, entry.write_ms, message)
 
-    def _timing(self, entry: TimerRecord, record: StoredRecord) -> Timing | None:
+    def _timing(self, entry: TimerRecord, message: TimerMessage) -> Timing | None:
         """As the message says, but its slot and whether it is rolled there as the wheel says: a Java broker may have
         decided otherwise."""
-        message = record.message
         timing = self._rules.timing(message.properties, message.store_timestamp)
         if timing is None:
             return None
@@ -187,13 +178,13 @@ class DueMessages:
             return None
         item = heappop(self._waiting)
         if item.held is not None:
-            self._held -= len(item.held.data)
+            self._held -= item.held.size
         return item
 
     def give_back(self, item: DueMessage) -> None:
         """It could not be stored now."""
         if item.held is not None:
-            self._held += len(item.held.data)
+            self._held += item.held.size
         heappush(self._waiting, item)
 
     def is_recalled(self, item: DueMessage, key: str) -> bool:
