@@ -28,10 +28,11 @@ from penstock.errors import (
     ConnectError,
     PenstockError,
     RemotingError,
+    ResponseError,
     RouteNotFoundError,
 )
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD, RecallMessageRequestHeader
 from penstock.protocol.recall import RecallHandle
@@ -44,6 +45,12 @@ _BACKOFF_MAX_MS = 1_000
 # While there is no master the route is asked for this often: a new one takes a few seconds to be elected.
 _ABSENT_MAX_MS = 200
 _RETRY_AFTER_MAX_MS = 5_000
+# Answers of a broker that is not master, or not sure to be, now.
+_NO_MASTER = (
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+)
 
 
 class Sender:
@@ -291,18 +298,31 @@ class Sender:
         await self._instance.remoting.send(address, self._command(parcel, queue))
 
     async def recall(self, handle: str) -> str:
-        """Take a message back that waits for its time; its id."""
+        """Take a message back that waits for its time; its id. Asked again while there is no master: twice is
+        once."""
         found = RecallHandle.decode(handle)
-        route = await self.route(found.topic)
-        address = route.master(found.broker_name)
-        if address is None:
-            raise ConnectError(f"broker {found.broker_name!r} has no master now", "try again in a moment")
         header = RecallMessageRequestHeader(
             producer_group=self._options.group,
             topic=found.topic,
             recall_handle=handle,
             broker_name=found.broker_name,
         )
+        deadline = self._clock.monotonic_ms() + self._options.send_timeout_ms
+        is_first = True
+        while True:
+            try:
+                return await self._recall(found, header, refresh=not is_first)
+            except (RemotingError, ResponseError) as error:
+                is_final = isinstance(error, ResponseError) and error.code not in _NO_MASTER
+                if is_final or self._clock.monotonic_ms() >= deadline:
+                    raise
+            is_first = False
+            await asyncio.sleep(_ABSENT_MAX_MS / 1000)
+
+    async def _recall(self, found: RecallHandle, header: RecallMessageRequestHeader, *, refresh: bool) -> str:
+        address = (await self.route(found.topic, refresh=refresh)).master(found.broker_name)
+        if address is None:
+            raise ConnectError(f"broker {found.broker_name!r} has no master now", "try again in a moment")
         command = Command(RequestCode.RECALL_MESSAGE, header.encode())
         answer = check(await self._instance.remoting.call(address, command, self._options.send_timeout_ms))
         return answer.fields.get("msgId", "")

@@ -91,6 +91,7 @@ class RocketMQ:
             "maxHashSlotNum": 25_000,
             "flushConsumerOffsetInterval": 1000,
             "enablePropertyFilter": "true",
+            "recallMessageEnable": "true",
             "deleteWhen": 25,
             "diskMaxUsedSpaceRatio": 95,
         }

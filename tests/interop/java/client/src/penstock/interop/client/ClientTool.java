@@ -18,6 +18,7 @@ public final class ClientTool {
             .on("producer", producers::create)
             .on("send", producers::send)
             .on("request", producers::request)
+            .on("recall", producers::recall)
             .on("view", producers::view)
             .on("query", producers::query)
             .on("create_topic", producers::createTopic)

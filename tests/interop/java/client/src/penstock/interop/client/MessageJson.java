@@ -19,7 +19,7 @@ final class MessageJson {
     private MessageJson() {
     }
 
-    /** {"body", "tags"?, "keys"?, "properties"?, "delay"?, "fill"?}: "fill" repeats the body that many times. */
+    /** {"body", "tags"?, "keys"?, "properties"?, "delay"?, "fill"?, "delaySec"?, "delayMs"?, "deliverMs"?}: "fill" repeats the body. */
     static Message message(String topic, JSONObject spec) {
         String body = spec.getString("body");
         if (spec.containsKey("fill")) {
@@ -35,6 +35,7 @@ final class MessageJson {
         if (spec.containsKey("delay")) {
             message.setDelayTimeLevel(spec.getIntValue("delay"));
         }
+        Release.time(message, spec);
         if (spec.containsKey("properties")) {
             for (Map.Entry<String, Object> property : spec.getJSONObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), (String) property.getValue());
@@ -62,6 +63,7 @@ final class MessageJson {
         line.put("queueOffset", result.getQueueOffset());
         line.put("region", result.getRegionId());
         line.put("traceOn", result.isTraceOn());
+        line.put("recallHandle", Release.recallHandle(result));
         return line;
     }
 

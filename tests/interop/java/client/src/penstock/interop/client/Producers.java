@@ -142,6 +142,13 @@ final class Producers {
         return answer;
     }
 
+    /** {name, topic, handle}: takes back a message that waits for its time. */
+    JSONObject recall(JSONObject command) throws Exception {
+        JSONObject answer = new JSONObject(true);
+        answer.put("msgId", Release.recall(running.get(command), command.getString("topic"), command.getString("handle")));
+        return answer;
+    }
+
     /** {name, topic, id}: a message by its id, an offset id or a unique one. */
     JSONObject view(JSONObject command) throws Exception {
         return MessageJson.received(running.get(command).viewMessage(command.getString("topic"), command.getString("id")));
