@@ -87,6 +87,10 @@ bench: setup ## Measure the store against raw writes, syncs and reads of the sam
 bench-failover: setup ## Kill the master of a coordinated set again and again, and time the next acknowledged send
 	@$(PY) -m benchmarks.failover $(ARGS)
 
+.PHONY: bench-delay
+bench-delay: setup ## Have thousands of messages due every second, and tell how late each is
+	@$(PY) -m benchmarks.delay $(ARGS)
+
 .PHONY: bench-wire
 bench-wire: setup ## Measure the broker against RocketMQ, Redis and NATS with a cheap client
 	@$(PY) -m benchmarks.wire $(ARGS)

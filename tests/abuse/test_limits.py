@@ -14,6 +14,7 @@ from tests.abuse import (
     test_limits_nameserver,
     test_limits_remoting,
     test_limits_staging,
+    test_limits_timers,
     test_slow_readers,
 )
 from tests.abuse.limits import TESTED
@@ -24,6 +25,7 @@ MODULES = (
     test_limits_nameserver,
     test_limits_remoting,
     test_limits_staging,
+    test_limits_timers,
     test_slow_readers,
 )
 # Limits whose tests need more than a socket: a slow disk, a client that answers late. Each is named in that file.
