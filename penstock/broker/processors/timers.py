@@ -85,7 +85,7 @@ class TimersProcessor:
             if written.error is not None:
                 connection.answer(command, self._refuse(command, written.error))
                 return
-            fields = {**self._rules.answer_fields, "msgId": handle.unique}
+            fields = {**self._region(), "msgId": handle.unique}
             connection.answer(command, command.answer(written.code, written.remark, fields))
 
         self._writer.append(WHEEL_TIMER_TOPIC, (request,), None, done)
@@ -125,8 +125,12 @@ class TimersProcessor:
         return handle
 
     def _refuse(self, command: Command, error: PenstockError) -> Command:
-        fields = {**self._rules.answer_fields, **refusal_fields(error)}
+        fields = {**self._region(), **refusal_fields(error)}
         return command.answer(error.code, str(error)[:REMARK_MAX], fields)
+
+    def _region(self) -> dict[str, str]:
+        """On every answer; unlike a send's, these say nothing of the message trace."""
+        return {text.REGION: self._rules.options.region_id}
 
     # -- for slaves and operators ----------------------------------------------------------------------------
 
