@@ -24,7 +24,7 @@ from tests.fault.server_processes import cluster
 
 TOPIC = "timed"
 BODY = b"x" * 256
-IN_FLIGHT = 2_000
+IN_FLIGHT = 200
 # The store's own sizes, not those of the tests.
 LARGE = ("--set", f"store.segment_size_bytes={1 << 30}", "--set", "store.queue_file_entries=300000")
 TARGET_MS = 100
@@ -32,7 +32,7 @@ TARGET_MS = 100
 
 def send_all(address: str, count: int, start_ms: int, rate: int) -> None:
     waiting: collections.deque[concurrent.futures.Future[SendResult]] = collections.deque()
-    with penstock.Producer(address) as producer:
+    with penstock.Producer(address, send_timeout_ms=30_000) as producer:
         for number in range(count):
             due_s = (start_ms + number * 1000 // rate) / 1000
             waiting.append(producer.send_async(TOPIC, BODY, keys=str(number), deliver_at=due_s))

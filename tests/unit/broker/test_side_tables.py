@@ -1,4 +1,4 @@
-"""Topics, groups, offsets and progress of delays travel beside the log, from a master's tables to a replica's."""
+"""Topics, groups, offsets, progress of delays and timers travel beside the log, from a master to a replica."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.side_tables import SideTables
 from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import FILE_NAME, TableJournal
+from penstock.broker.timer import TimerService
+from penstock.broker.timer_progress import TimerProgress
 from penstock.broker.topics import SCHEDULE_TOPIC, Topics
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, RequestError, StoreError
@@ -26,6 +28,7 @@ from penstock.replication import HaServer, ReplicationOptions
 from penstock.runtime import Runtime, SystemDisk
 from penstock.store import MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
+from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
 
 
@@ -53,8 +56,10 @@ class Node:
         self.delays = DelayService(options, self.store, writer, flusher, runtime, config)
         self.delays.load()
         self.journal = TableJournal(runtime.disk, config)
+        self.timers = TimerService(options, self.store, writer, flusher, runtime, StorePaths(folder))
+        self.timers.load()
         self.tables = SideTables(
-            self.store, self.topics, self.groups, self.offsets, self.delays, self.journal
+            self.store, self.topics, self.groups, self.offsets, self.delays, self.timers, self.journal
         )
         self.tables.recover()
         epochs = EpochFile.open(runtime.disk, folder / "epochs", self.store.log.max_offset)
@@ -89,6 +94,7 @@ class Node:
             self.groups.data_version,
             {key: dict(queues) for key, queues in self.offsets.all()},
             self.delays.progress().offsets,
+            self.timers.saver.safe,
         )
 
 
@@ -121,6 +127,7 @@ def test_a_snapshot_makes_a_replica_what_its_master_is(pair: tuple[Node, Node]) 
         master.groups.forbid_read("workers", "orders", True)
         master.offsets.commit("workers", "orders", 2, 17)
         master.delays.follow(DelayOffsetTable(offsets={3: 5}))
+        master.timers.follow(TimerProgress(1_700_000_000_250, 7))
         replica.topics.update(TopicConfig("stranger", 1, 1))
         replica.groups.get("strangers")
         replica.offsets.commit("strangers", "stranger", 0, 1)
@@ -155,6 +162,7 @@ def test_changes_bring_a_replica_along_and_may_come_twice(pair: tuple[Node, Node
         master.offsets.remove_group("leavers")
         master.offsets.commit("workers", "orders", 2, 9)  # backwards is allowed, and is what counts
         master.delays.follow(DelayOffsetTable(offsets={3: 5}))
+        master.timers.follow(TimerProgress(1_700_000_000_250, 7))
         master.tables.send()
         for body in [one for one in sent for _ in range(2)]:
             replica.tables.apply(body)
