@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,10 @@ class Peer:
         return found
 
 
+# One moment for both brokers: a delay would be measured from when each of them got the message.
+TOMORROW = str(int(time.time() * 1000) + 86_400_000)
+
+
 def corpus(chooser: random.Random, first: int, count: int) -> tuple[list[bytes], int]:
     """Frames of every kind, most of them plain; and how many answers they get."""
     frames, answers = [], 0
@@ -108,7 +113,8 @@ def corpus(chooser: random.Random, first: int, count: int) -> tuple[list[bytes],
                     {"DELAY": "0"},
                     {"DELAY": "x"},
                     {"TRAN_MSG": "true"},
-                    {"TIMER_DELAY_MS": "100"},
+                    {"TIMER_DELIVER_MS": TOMORROW},
+                    {"TIMER_DELAY_MS": "x"},
                     {"__RMQ.TRANSIENT.a": "b"},
                     {"__CRC32#": "1234567890"},
                     {"Z" * 300: "long"},
