@@ -26,6 +26,10 @@ _LOG = logging.getLogger("penstock.broker")
 _ROOM_MAY_RETURN = (errno.ENOSPC, errno.EDQUOT)
 
 
+# A disk that takes longer has its progress saved later.
+FLUSH_WAIT_S = 5.0
+
+
 class TimerProgress(NamedTuple):
     """Messages below the offset that were due by the time are delivered."""
 
@@ -86,8 +90,8 @@ class TimerSaver:
         self.changed()
 
     def note(self) -> None:
-        """So far everything is; it is safe when the log is."""
-        reached = self._reached()
+        """So far everything is; it is safe when the log is. Nothing is noted where nothing came or went."""
+        reached = self._reached() if self._is_dirty else None
         if reached is not None:
             self._unsafe.append((self._store.log.max_offset, len(self._store.log.cuts), reached))
 
@@ -105,7 +109,8 @@ class TimerSaver:
         if task is not None:
             self._stopping.set()
             await task
-            await self.save()
+            if self._is_dirty or self._unsafe:
+                await self.save()
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
@@ -119,12 +124,13 @@ class TimerSaver:
 
     async def save(self) -> None:
         """Note the progress, have the log synced as far as it rests on it, and save what is safe."""
-        self._is_dirty = False
         self.note()
+        self._is_dirty = False
         if self._unsafe:
             try:
-                await self._flusher.flushed(self._unsafe[-1][0])
-            except StoreError as error:
+                async with asyncio.timeout(FLUSH_WAIT_S):
+                    await self._flusher.flushed(self._unsafe[-1][0])
+            except (StoreError, TimeoutError) as error:
                 _LOG.warning("timer messages may be delivered again: %s", error)
         self.is_busy = True
         try:
