@@ -56,6 +56,7 @@ SECTIONS = {
     "CoordinatorOptions": ("coordinator", "Coordinator"),
     "RemotingOptions": ("remoting", "Connections"),
     "TlsOptions": ("tls", "TLS"),
+    "AccessOptions": ("access", "Access control"),
     "ClientOptions": ("client", "Every client"),
     "ProducerOptions": ("producer", "Producers"),
     "ConsumerOptions": ("consumer", "Consumers"),
@@ -132,6 +133,8 @@ class Module:
             left, right = self.value(node.left), self.value(node.right)
             if isinstance(left, int) and isinstance(right, int):
                 return OPERATORS[type(node.op)](left, right)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("field", "dataclasses.field"):
+            return next(self.value(keyword.value) for keyword in node.keywords if keyword.arg == "default")
         if isinstance(node, ast.Tuple):
             return tuple(self.value(item) for item in node.elts)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in self.choices:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock import _hot
 from penstock.broker.classic_set import ClassicMaster, ClassicSlave
@@ -33,7 +34,8 @@ from penstock.broker.message_ids import OffsetIds, UniqueIds
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
-from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, record_host
+from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, ha_runtime, record_host
+from penstock.broker.processors.access import AccessProcessor
 from penstock.broker.processors.broker_admin import BrokerAdminProcessor
 from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
 from penstock.broker.processors.groups import GroupsProcessor
@@ -77,6 +79,7 @@ from penstock.remoting import (
     TlsOptions,
 )
 from penstock.runtime import Runtime
+from penstock.security import OPEN, NodeAccess
 from penstock.store import MessageStore, StoreOptions
 from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
@@ -98,6 +101,7 @@ class Broker:
         runtime: Runtime,
         remoting_options: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        access: NodeAccess = OPEN,
     ) -> None:
         if options.coordinators:
             # Nobody's master until the coordinators have said what it is.
@@ -108,6 +112,10 @@ class Broker:
         self._runtime = runtime
         self._remoting = remoting_options or RemotingOptions()
         self._tls = tls
+        self._guard = access.guard
+        # How it calls name servers, coordinators and its master.
+        self._calls: dict[str, Any] = {"remoting": self._remoting, "tls": tls, "hook": access.hook}
+        self._ha_runtime = ha_runtime(runtime, access, tls)
         clock, config = runtime.clock, StorePaths(self.data_dir).config
         limit = CreationLimit(clock, options.create_per_second, options.create_burst)
         self.topics = Topics(options, runtime, config, limit)
@@ -130,8 +138,7 @@ class Broker:
             self.topics,
             self._listening,
             ha_port=lambda: self._place.ha_port if self._place is not None else 0,
-            remoting=self._remoting,
-            tls=tls,
+            **self._calls,
         )
         self._config = config
         self._table = ProcessorTable()
@@ -166,6 +173,7 @@ class Broker:
             on_close=self._closed,
             fast_path=self._fast_path,
             tls=self._tls,
+            guard=self._guard,
         )
 
     # -- addresses -------------------------------------------------------------------------------------------
@@ -304,6 +312,8 @@ class Broker:
         processors += self._membership_processors(store)
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
+        if self._guard is not None:
+            processors.append(AccessProcessor(self._guard))
         for processor in processors:
             processor.register(self._table)
         self._place = self._make_place(store, writer, flusher, pulls, delay, timers)
@@ -342,18 +352,16 @@ class Broker:
             )
             return CoordinatedMember(
                 *(options, parts, self.reconfigure, self._adopt, runtime, self._listening),
-                remoting=self._remoting,
-                tls=self._tls,
+                ha_runtime=self._ha_runtime,
+                **self._calls,
             )
         port = options.port or self._listening().port
         if not options.is_slave:
-            return ClassicMaster(options, store, writer, pulls, port, runtime)
+            return ClassicMaster(options, store, writer, pulls, port, self._ha_runtime)
         tables = SlaveTables(
-            *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime),
-            remoting=self._remoting,
-            tls=self._tls,
+            *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime), **self._calls
         )
-        return ClassicSlave(options, store, flusher, pulls, self.registration, tables, port, runtime)
+        return ClassicSlave(options, store, flusher, pulls, self.registration, tables, port, self._ha_runtime)
 
     def _make_fast_path(self, writer: MessageWriter) -> Callable[[str, int], None] | None:
         """Uncompiled, the ordinary way is faster."""
@@ -374,8 +382,11 @@ class Broker:
     ) -> list[Processor]:
         options, runtime = self.options, self._runtime
         return [
-            SendBackProcessor(options, store, writer, self.topics, self.groups, self.statistics, runtime),
-            QueryProcessor(store, self.consumers),
+            SendBackProcessor(
+                *(options, store, writer, self.topics, self.groups, self.statistics, runtime),
+                guard=self._guard,
+            ),
+            QueryProcessor(store, self.consumers, self._guard),
             RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
             ReplyProcessor(
                 *(options, self.rules, writer, self.producers, self.calls, self.offset_ids, runtime.clock),

@@ -33,7 +33,7 @@ from penstock.message import HostAddress
 from penstock.metadata.fastjson import dump_compact
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.remoting import Connection, ProcessorTable, RemotingOptions, TlsOptions
+from penstock.remoting import Connection, ProcessorTable, RemotingOptions, RpcHook, TlsOptions
 from penstock.remoting.processors import Handler
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
@@ -92,6 +92,8 @@ class CoordinatedMember:
         *,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        hook: RpcHook | None = None,
+        ha_runtime: Runtime | None = None,
     ) -> None:
         self._options = options
         self._parts = parts
@@ -109,6 +111,8 @@ class CoordinatedMember:
             replication_options(options),
             remoting=remoting,
             tls=tls,
+            hook=hook,
+            ha_runtime=ha_runtime,
         )
 
     def register(self, table: ProcessorTable) -> None:

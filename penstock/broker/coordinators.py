@@ -20,7 +20,7 @@ from penstock.protocol.headers.controller import (
     NotifyBrokerRoleChangedRequestHeader,
     NotLeaderResponseHeader,
 )
-from penstock.remoting import Connection, ProcessorTable, RemotingClient, RemotingOptions, TlsOptions
+from penstock.remoting import Connection, ProcessorTable, RemotingClient, RemotingOptions, RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
@@ -38,12 +38,13 @@ class Coordinators:
         runtime: Runtime,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        hook: RpcHook | None = None,
     ) -> None:
         self._addresses = tuple(addresses)
         self._on_notice = on_notice
         table = ProcessorTable()
         table.register(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, self.handle_notify_broker_role_changed)
-        self._client = RemotingClient(table, runtime=runtime, options=remoting, tls=tls)
+        self._client = RemotingClient(table, runtime=runtime, options=remoting, tls=tls, hook=hook)
         # Where the leader was last.
         self.leader: str | None = None
         self._trouble = ""

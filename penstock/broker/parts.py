@@ -9,7 +9,9 @@ from typing import Protocol
 from penstock.broker.options import BrokerOptions
 from penstock.errors import CodecError
 from penstock.message import HostAddress
-from penstock.remoting import Connection, FastPath, ProcessorTable
+from penstock.remoting import Connection, FastPath, ProcessorTable, TlsOptions
+from penstock.runtime import Runtime
+from penstock.security import NodeAccess, cluster_runtime
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -57,6 +59,15 @@ class Timers:
         for handle in self._handles.values():
             handle.cancel()
         self._handles.clear()
+
+
+def ha_runtime(runtime: Runtime, access: NodeAccess, tls: TlsOptions | None) -> Runtime:
+    """The runtime of replication: with a cluster secret, only who has it is heard, over TLS where there is any.
+    Without one the port is RocketMQ's own, plain as that is."""
+    if not access.cluster_secret:
+        return runtime
+    server, client = (None, None) if tls is None else (tls.server_context(), tls.client_context())
+    return cluster_runtime(runtime, access.cluster_secret, server, client)
 
 
 def record_host(options: BrokerOptions, listening: HostAddress) -> HostAddress:

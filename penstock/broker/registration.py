@@ -29,7 +29,7 @@ from penstock.protocol.headers import (
     RegisterBrokerResponseHeader,
     UnregisterBrokerRequestHeader,
 )
-from penstock.remoting import Connection, RemotingClient, RemotingOptions, TlsOptions, check
+from penstock.remoting import Connection, RemotingClient, RemotingOptions, RpcHook, TlsOptions, check
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
@@ -74,6 +74,7 @@ class Registration:
         ha_port: Callable[[], int] | None = None,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        hook: RpcHook | None = None,
     ) -> None:
         self._options = options
         self._clock = runtime.clock
@@ -82,7 +83,9 @@ class Registration:
         self._ha_port = ha_port or (lambda: listening().port + 1)
         # Told what a name server answered: a slave finds its master in it.
         self.on_answer: list[Callable[[RegisterBrokerResponseHeader], None]] = []
-        self._client = RemotingClient(runtime=runtime, options=remoting, tls=tls, on_close=self._lost)
+        self._client = RemotingClient(
+            runtime=runtime, options=remoting, tls=tls, on_close=self._lost, hook=hook
+        )
         self._links: list[NameServerLink] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False

@@ -53,7 +53,7 @@ from penstock.message import HostAddress
 from penstock.protocol.bodies.controller import SyncStateSet, TopicTableReport
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.controller import NotifyBrokerRoleChangedRequestHeader
-from penstock.remoting import RemotingOptions, TlsOptions
+from penstock.remoting import RemotingOptions, RpcHook, TlsOptions
 from penstock.replication import HaClient, HaServer, Outcome, Proposal, ReplicationOptions
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
@@ -103,13 +103,15 @@ class Replicas:
         *,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        hook: RpcHook | None = None,
+        ha_runtime: Runtime | None = None,
     ) -> None:
         self._options = options
         self._store = store
         self._flusher = flusher
         self._tables = tables
         self._services = services
-        self._runtime = runtime
+        self._runtime = ha_runtime or runtime
         self._clock = runtime.clock
         self._listening = listening
         self._topics = topics
@@ -117,7 +119,7 @@ class Replicas:
         self._identity = SetIdentity(runtime.disk, store.path, options.cluster_name, options.broker_name)
         self._epochs = EpochFile.open(runtime.disk, store.path / EPOCHS, store.log.max_offset)
         self._coordinators = Coordinators(
-            options.coordinators, self._noticed, runtime, remoting=remoting, tls=tls
+            options.coordinators, self._noticed, runtime, remoting=remoting, tls=tls, hook=hook
         )
         self.waits = SetReplicas(options.broker_name, options.min_in_sync_replicas, runtime.clock)
         self.membership: Membership | None = None

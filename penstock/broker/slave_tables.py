@@ -34,7 +34,7 @@ from penstock.protocol.bodies import TopicConfigSerializeWrapper
 from penstock.protocol.bodies.tables import decode_consumer_offsets, decode_group_table
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.remoting import RemotingClient, RemotingOptions, TlsOptions, check
+from penstock.remoting import RemotingClient, RemotingOptions, RpcHook, TlsOptions, check
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
 from penstock.store.timer_checkpoint import TimerCheckpoint
@@ -62,6 +62,7 @@ class SlaveTables:
         *,
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        hook: RpcHook | None = None,
     ) -> None:
         self._store = store
         self._interval_ms = options.slave_sync_interval_ms
@@ -71,7 +72,7 @@ class SlaveTables:
         self._delay = delay
         self._timers = timers
         self._clock = runtime.clock
-        self._client = RemotingClient(runtime=runtime, options=remoting, tls=tls)
+        self._client = RemotingClient(runtime=runtime, options=remoting, tls=tls, hook=hook)
         self._address: str | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -32,6 +32,15 @@ class Cluster:
     timeout_ms: int
     tls_trusted: str | None = None
     with_tls: bool = False
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    credentials: str | None = None
+
+    def signing(self) -> dict[str, str]:
+        """What a client is told to sign with; what is not given here it finds in the environment."""
+        if self.access_key or self.secret_key:
+            return {"access_key": self.access_key or "", "secret_key": self.secret_key or ""}
+        return {"credentials_file": self.credentials} if self.credentials else {}
 
     def tls(self) -> TlsOptions | None:
         """None where connections are plain."""
@@ -61,9 +70,18 @@ def _cluster_options(
 ) -> Callable[..., T]:
     @functools.wraps(command)
     def with_cluster(
-        *arguments: Any, address: str, timeout_ms: int, tls: bool, tls_trusted: str | None, **others: Any
+        *arguments: Any,
+        address: str,
+        timeout_ms: int,
+        tls: bool,
+        tls_trusted: str | None,
+        access_key: str | None,
+        secret_key: str | None,
+        credentials: str | None,
+        **others: Any,
     ) -> T:
-        return command(*arguments, cluster=Cluster(address, timeout_ms, tls_trusted, tls), **others)
+        cluster = Cluster(address, timeout_ms, tls_trusted, tls, access_key, secret_key, credentials)
+        return command(*arguments, cluster=cluster, **others)
 
     decorators = (
         click.option(
@@ -88,6 +106,19 @@ def _cluster_options(
             metavar="FILE",
             envvar="PENSTOCK_TLS_TRUSTED",
             help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
+        ),
+        click.option(
+            "--access-key", metavar="NAME", help="Sign requests as this user (PENSTOCK_ACCESS_KEY)."
+        ),
+        click.option(
+            "--secret-key",
+            metavar="SECRET",
+            help="The user's secret; better in PENSTOCK_SECRET_KEY or a file, where `ps` does not show it.",
+        ),
+        click.option(
+            "--credentials",
+            metavar="FILE",
+            help="Read both keys from a TOML file or RocketMQ's tools.yml (PENSTOCK_CREDENTIALS).",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
     )
@@ -117,9 +148,10 @@ def administering(cluster: Cluster) -> Iterator[Admin]:
     """An admin client of the cluster."""
     from penstock.client.admin import Admin
 
+    signing: Any = cluster.signing()
     with (
         reaching(cluster),
-        Admin(cluster.address, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms) as admin,
+        Admin(cluster.address, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms, **signing) as admin,
     ):
         yield admin
 
@@ -129,7 +161,8 @@ def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaita
     import asyncio
 
     from penstock.client.coordinators import Coordinators
-    from penstock.client.options import parse_coordinators
+    from penstock.client.options import ClientOptions, parse_coordinators
+    from penstock.client.signing import signing_hook
     from penstock.errors import OptionError
     from penstock.remoting import RemotingClient
     from penstock.runtime import Runtime
@@ -139,7 +172,10 @@ def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaita
         raise OptionError("no coordinator was named", "write --coordinator HOST:PORT")
 
     async def ask() -> T:
-        remoting = RemotingClient(runtime=Runtime.system(), tls=cluster.tls())
+        runtime = Runtime.system()
+        signing: dict[str, Any] = cluster.signing()
+        hook = signing_hook(ClientOptions(**signing), runtime, None)
+        remoting = RemotingClient(runtime=runtime, tls=cluster.tls(), hook=hook)
         try:
             return await question(Coordinators(addresses, remoting, cluster.timeout_ms))
         finally:

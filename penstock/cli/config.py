@@ -30,6 +30,7 @@ SECTIONS = {
     "coordinator": ("penstock.coordinator.options", "CoordinatorOptions"),
     "remoting": ("penstock.remoting.options", "RemotingOptions"),
     "tls": ("penstock.remoting.tls", "TlsOptions"),
+    "access": ("penstock.security.options", "AccessOptions"),
 }
 PREFIX = "PENSTOCK_"
 NAMESERVER_WORDS = ("namesrv", "nameserver", "name-server")

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -75,12 +75,14 @@ def consume(
 
     show = _output(as_json)
     wanted = _wanted(expression, sql)
+    signing: Any = cluster.signing()
     with administering(cluster) as admin:
         queues = admin.queues(topic)
         consumer = Consumer(
             cluster.address,
             group or LOOKING_GROUP,
             tls=cluster.tls(),
+            **signing,
             call_timeout_ms=cluster.timeout_ms,
             start_from=place if place is not None else "first",
             auto_commit=group is not None,

@@ -23,14 +23,14 @@ def is_wildcard(host: str) -> bool:
         return not host
 
 
-def require_private(host: str, origin: str, *, listen_anywhere: bool) -> None:
+def require_private(host: str, origin: str, *, allowed: bool) -> None:
     """Refuse an address that other machines can reach, unless that was allowed."""
-    if not listen_anywhere and not is_loopback(host):
+    if not allowed and not is_loopback(host):
         raise OptionError(
             f"{origin}: {host or 'an empty host'} can be reached from other machines, and there is no access "
-            "control yet",
-            "add --listen-anywhere if everyone who reaches the port may read, write and delete everything, or "
-            "listen on 127.0.0.1",
+            "control",
+            "turn access.enabled on; or add --listen-anywhere if everyone who reaches the port may read, write and "
+            "delete everything, or listen on 127.0.0.1",
         )
 
 

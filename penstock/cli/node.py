@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from penstock.nameserver.options import NameServerOptions
 from penstock.nameserver.server import NameServer
 from penstock.remoting import RemotingOptions, TlsMode, TlsOptions
 from penstock.runtime import Runtime
+from penstock.security import AccessOptions, NodeAccess
 from penstock.store.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class NodeOptions:
     # None: plain connections, also to name servers.
     tls: TlsOptions | None
     coordinator: CoordinatorOptions | None = None
+    access: AccessOptions = field(default_factory=AccessOptions)
 
     @staticmethod
     def of(configuration: Configuration, roles: Sequence[str]) -> NodeOptions:
@@ -57,18 +59,20 @@ class NodeOptions:
             if not coordinator.metadata:
                 path = Path(process.data) / "coordinator" / "metadata.db"
                 coordinator = replace(coordinator, metadata=f"sqlite:{path}")
+        access = configuration.options("access", AccessOptions)
         sections = (("nameserver", nameserver), ("broker", broker), ("coordinator", coordinator))
         for section, options in sections:
             if options is not None:
                 given = configuration.given(section, "host")
                 origin = given.origin if given else section
-                require_private(options.host, origin, listen_anywhere=process.listen_anywhere)
+                require_private(options.host, origin, allowed=process.listen_anywhere or access.enabled)
         if broker is not None:
             configuration.warnings += _doubts(broker, alone=nameserver is None)
         if nameserver is not None and not nameserver.kv_config_path:
             path = Path(process.data) / "namesrv" / "kvConfig.json"
             nameserver = replace(nameserver, kv_config_path=str(path))
         tls = configuration.options("tls", TlsOptions)
+        configuration.warnings += _access_doubts(access, tls, sections)
         return NodeOptions(
             process,
             nameserver,
@@ -77,6 +81,7 @@ class NodeOptions:
             configuration.options("remoting", RemotingOptions),
             tls if tls.mode is not TlsMode.DISABLED else None,
             coordinator,
+            access,
         )
 
 
@@ -98,12 +103,24 @@ def _doubts(broker: BrokerOptions, *, alone: bool) -> list[str]:
     return found
 
 
+def _access_doubts(
+    access: AccessOptions, tls: TlsOptions, sections: Sequence[tuple[str, object]]
+) -> list[str]:
+    """Signatures keep strangers from acting, not from listening or from sending again what they heard (A10)."""
+    hosts = [str(getattr(options, "host", "")) for _, options in sections if options is not None]
+    found = []
+    if access.enabled and tls.mode is not TlsMode.ENFORCING and not all(map(is_loopback, hosts)):
+        found.append("access control without TLS: messages can be read on their way; set tls.mode=enforcing")
+    return found
+
+
 class Node:
     """`start` and `stop` belong to one event loop and are called once each."""
 
     def __init__(self, options: NodeOptions, runtime: Runtime | None = None) -> None:
         self.options = options
         self._runtime = runtime or Runtime.system()
+        self._access = NodeAccess.of(options.access, Path(options.process.data), self._runtime)
         self.nameserver: NameServer | None = None
         self.broker: Broker | None = None
         self.coordinator: Coordinator | None = None
@@ -121,7 +138,11 @@ class Node:
             self.coordinator = await self._start_coordinator(options.coordinator)
         if options.nameserver is not None:
             nameserver = NameServer(
-                options.nameserver, runtime=self._runtime, remoting_options=options.remoting, tls=options.tls
+                options.nameserver,
+                runtime=self._runtime,
+                remoting_options=options.remoting,
+                tls=options.tls,
+                access=self._access,
             )
             await nameserver.start()
             self.nameserver = nameserver
@@ -143,6 +164,7 @@ class Node:
                 runtime=self._runtime,
                 remoting_options=options.remoting,
                 tls=options.tls,
+                access=self._access,
             )
             await self.broker.start()
             if self.nameserver is not None:
@@ -161,6 +183,7 @@ class Node:
             runtime=self._runtime,
             remoting_options=self.options.remoting,
             tls=self.options.tls,
+            access=self._access,
             parts=(BalancingPart,),
         )
         await coordinator.start()

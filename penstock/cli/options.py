@@ -17,8 +17,8 @@ class ProcessOptions:
     # Directory of the broker's store and configuration, made if it is not there. A RocketMQ store directory may be
     # named as it is (storePathRootDir).
     data: str = "penstock-data"
-    # Allow listening on addresses that other machines can reach. There is no access control yet: whoever reaches the
-    # port may read, write and delete everything.
+    # Allow listening on addresses that other machines can reach without access control: whoever reaches the port may
+    # then read, write and delete everything. With access.enabled it need not be said.
     listen_anywhere: bool = False
     # From which level on log lines go to standard error: debug, info, warning or error.
     log_level: str = "warning"

@@ -83,11 +83,13 @@ def produce(
     if deliver_at is not None:
         parts["deliver_at"] = deliver_at / 1000
     bodies = _Lines(sys.stdin.buffer)
+    signing: Any = cluster.signing()
     with reaching(cluster):
         producer = Producer(
             cluster.address,
             "penstock-cli",
             tls=cluster.tls(),
+            **signing,
             send_timeout_ms=cluster.timeout_ms,
             call_timeout_ms=cluster.timeout_ms,
             batch_size=0 if batch else AUTOMATIC_BATCH,

@@ -6,6 +6,7 @@ change what the user may rely on so much that going on without them would be wro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,17 +167,12 @@ KEYS = {
     "nameserver": NAMESERVER_KEYS | REMOTING_KEYS | TLS_KEYS,
 }
 
+# Any of these turns access control on; none turns it off again that another has turned on.
+ACCESS_SWITCHES = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
+INNER_CREDENTIALS = "innerClientAuthenticationCredentials"
+
 # Values that Penstock must not pass over: what it would do instead is not what the file asks for.
 REFUSED: dict[str, tuple[frozenset[str], str]] = {
-    "aclEnable": (TRUE_WORDS, "there is no access control yet: keep the port private and take the line out"),
-    "authenticationEnabled": (
-        TRUE_WORDS,
-        "there is no access control yet: keep the port private and take it out",
-    ),
-    "authorizationEnabled": (
-        TRUE_WORDS,
-        "there is no access control yet: keep the port private and take it out",
-    ),
     "enableControllerMode": (TRUE_WORDS, "a Penstock broker takes no orders from a RocketMQ controller"),
     "enableDLegerCommitLog": (
         TRUE_WORDS,
@@ -189,7 +185,6 @@ REFUSED: dict[str, tuple[frozenset[str], str]] = {
 }
 # Values that say what Penstock does anyway, so that there is nothing to warn of.
 AS_IT_IS: dict[str, frozenset[str]] = {
-    "aclEnable": frozenset(("false",)),
     "enableControllerMode": frozenset(("false",)),
     "enableDLegerCommitLog": frozenset(("false",)),
     "storeType": frozenset(("default",)),
@@ -203,7 +198,12 @@ def translate(path: Path, lines: Iterable[Line], role: str) -> tuple[list[Settin
     without_effect: list[str] = []
     for line in lines:
         value, origin = str(line.value), f"{path}:{line.number}"
-        if line.key in keys:
+        if line.key in ACCESS_SWITCHES:
+            if value.lower() in TRUE_WORDS:
+                settings.append(Setting("access", "enabled", True, f"{origin} ({line.key})"))
+        elif line.key == INNER_CREDENTIALS:
+            settings += _inner_credentials(value, origin)
+        elif line.key in keys:
             key = keys[line.key]
             try:
                 settings.append(Setting(key.section, key.name, key.convert(value), f"{origin} ({line.key})"))
@@ -216,6 +216,22 @@ def translate(path: Path, lines: Iterable[Line], role: str) -> tuple[list[Settin
     if not without_effect:
         return settings, []
     return settings, [f"{path}: no effect here: {', '.join(without_effect)}"]
+
+
+def _inner_credentials(text: str, origin: str) -> list[Setting]:
+    """{"accessKey":"...","secretKey":"..."}; an error does not quote it."""
+    try:
+        found = json.loads(text)
+        values = [found["accessKey"], found["secretKey"]]
+    except (ValueError, KeyError, TypeError):
+        values = [None]
+    if not all(isinstance(value, str) for value in values):
+        raise OptionError(
+            f"{origin}: {INNER_CREDENTIALS} cannot be read", 'write {"accessKey":"...","secretKey":"..."}'
+        )
+    place = f"{origin} ({INNER_CREDENTIALS})"
+    names = ("access_key", "secret_key")
+    return [Setting("access", name, value, place) for name, value in zip(names, values, strict=True)]
 
 
 def _unknown(line: Line, keys: Iterable[str]) -> str:

@@ -48,7 +48,7 @@ def _common(command: Command) -> Command:
             "--listen-anywhere",
             is_flag=True,
             default=None,
-            help="Allow a --host that other machines can reach. There is no access control yet.",
+            help="Allow a --host that other machines can reach without access control.",
         ),
         click.option(
             "--log-level",
@@ -247,7 +247,7 @@ def _configure(
     """All sources, the lowest first."""
     from penstock.cli.config import Configuration
 
-    sections = [*roles, "remoting", "tls", *(("store",) if "broker" in roles else ())]
+    sections = [*roles, "remoting", "tls", "access", *(("store",) if "broker" in roles else ())]
     configuration = Configuration(sections)
     for path in files:
         configuration.add_file(path, role=roles[0] if len(roles) == 1 else None)

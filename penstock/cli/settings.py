@@ -80,7 +80,8 @@ def _as_type(wanted: Any, name: str, raw: object) -> object:
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         return _as_member(wanted, raw)
     if not isinstance(raw, str):
-        raise ValueProblem(f"is {_quoted(raw)}, not text: write it in quotes")
+        shown = "a secret" if "secret" in name else _quoted(raw)
+        raise ValueProblem(f"is {shown}, not text: write it in quotes")
     return Path(raw) if wanted is Path else raw
 
 

@@ -79,6 +79,10 @@ class AdminSettings(TypedDict, total=False):
     route_interval_ms: int
     reconnect_interval_ms: int
     coordinators: str | Iterable[str]
+    access_key: str
+    secret_key: str
+    security_token: str
+    credentials_file: str
 
 
 class AsyncAdmin:

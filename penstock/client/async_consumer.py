@@ -53,6 +53,10 @@ class ConsumerSettings(TypedDict, total=False):
     route_interval_ms: int
     reconnect_interval_ms: int
     coordinators: str | Iterable[str]
+    access_key: str
+    secret_key: str
+    security_token: str
+    credentials_file: str
     model: str
     start_from: str | int | datetime
     strategy: str | Strategy

@@ -57,6 +57,10 @@ class ProducerSettings(TypedDict, total=False):
     route_interval_ms: int
     reconnect_interval_ms: int
     coordinators: str | Iterable[str]
+    access_key: str
+    secret_key: str
+    security_token: str
+    credentials_file: str
     send_timeout_ms: int
     retries: int
     retry_not_durable: bool

@@ -28,6 +28,7 @@ from penstock.client.options import ClientOptions
 from penstock.client.producer_beats import ProducerBeats
 from penstock.client.request_reply import Replies
 from penstock.client.routes import Routes, TopicRoute, read_address
+from penstock.client.signing import signing_hook
 from penstock.errors import ClientError, ConnectError, PenstockError
 from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.route import MASTER_ID
@@ -92,13 +93,14 @@ class ClientInstance:
         self.options = options
         self.runtime = runtime or Runtime.system()
         self.table = ProcessorTable()
+        self.hook = signing_hook(options, self.runtime, rpc_hook)
         self.remoting = RemotingClient(
             self.table,
             runtime=self.runtime,
             options=remoting_options,
             tls=tls,
             on_close=self._connection_lost,
-            hook=rpc_hook,
+            hook=self.hook,
         )
         self.name_servers = NameServers(
             options.name_servers, self.remoting, runtime=self.runtime, timeout_ms=options.call_timeout_ms

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from penstock.client.allocation import Strategy, find_strategy
 from penstock.errors import OptionError
 from penstock.protocol.bodies.balance import SubscriptionMode
+from penstock.security import Credentials
 
 NAME_SERVER_PORT = 9876
 COORDINATOR_PORT = 9877
@@ -118,8 +119,18 @@ class ClientOptions:
     # Addresses of the coordinators, separated by `;`; the client finds the one that leads. With them, producers and
     # consumers report there, and a topic that is missing is placed by the coordinator. Empty: there are none.
     coordinators: tuple[str, ...] = ()
+    # The user as whom every request is signed (accessKey). Empty: as credentials_file or the environment say
+    # (PENSTOCK_ACCESS_KEY and PENSTOCK_SECRET_KEY, or PENSTOCK_CREDENTIALS with a file), else unsigned.
+    access_key: str = ""
+    # The user's secret (secretKey). It is never sent, and left out of every text.
+    secret_key: str = field(default="", repr=False)
+    # A token that was issued together with the two keys, if there is one (securityToken).
+    security_token: str = field(default="", repr=False)
+    # A file with the keys: TOML with access_key and secret_key, or RocketMQ's tools.yml. Empty: none.
+    credentials_file: str = ""
 
     def __post_init__(self) -> None:
+        self._check_keys()
         object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
         object.__setattr__(self, "coordinators", parse_coordinators(self.coordinators))
         for name in (
@@ -135,6 +146,13 @@ class ClientOptions:
                 raise OptionError(
                     f"{name} is {text[:40]!r}", "use at most 127 printable characters without @"
                 )
+
+    def _check_keys(self) -> None:
+        for name in ("access_key", "secret_key", "security_token", "credentials_file"):
+            if not isinstance(getattr(self, name), str):
+                raise OptionError(f"{name} is no text")
+        if self.access_key or self.secret_key:
+            Credentials(self.access_key, self.secret_key, self.security_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +415,7 @@ def read_client_settings(settings: Mapping[str, Any]) -> ClientOptions:
 
 
 def _names(cls: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
+    return [one.name for one in dataclasses.fields(cls)]
 
 
 def _make(settings: Mapping[str, Any], cls: type[_First]) -> _First:

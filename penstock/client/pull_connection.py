@@ -29,6 +29,7 @@ from penstock.protocol.command import (
     frame_size,
 )
 from penstock.remoting.client import split_address
+from penstock.remoting.hooks import RpcHook, prepare
 from penstock.runtime import Runtime
 
 # One message may be as large as its broker allows, whatever was asked for.
@@ -69,8 +70,9 @@ class Buffers:
 class PullConnection(asyncio.BufferedProtocol):
     """Made with `open`; `call` any number of times, also at once; `close`."""
 
-    def __init__(self, address: str, buffers: Buffers) -> None:
+    def __init__(self, address: str, buffers: Buffers, hook: RpcHook | None = None) -> None:
         self.address = address
+        self._hook = hook
         self._buffers = buffers
         self.is_open = False
         self._transport: asyncio.Transport | None = None
@@ -84,11 +86,16 @@ class PullConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, address: str, runtime: Runtime, buffers: Buffers, tls: ssl.SSLContext | None = None
+        cls,
+        address: str,
+        runtime: Runtime,
+        buffers: Buffers,
+        tls: ssl.SSLContext | None = None,
+        hook: RpcHook | None = None,
     ) -> PullConnection:
         """Connect; ConnectError if nobody is there."""
         host, port = split_address(address)
-        made = cls(address, buffers)
+        made = cls(address, buffers, hook)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 await runtime.network.connect(lambda: made, host, port, tls)
@@ -109,6 +116,8 @@ class PullConnection(asyncio.BufferedProtocol):
             raise ConnectError(f"the connection to {self.address} is closed", "nothing was sent")
         self._opaque = self._opaque % 0x7FFFFFFF + 1
         command.opaque = self._opaque
+        if self._hook is not None:
+            prepare(self._hook, self.address, command)
         waiting: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._waiting[command.opaque] = waiting
         self._transport.write(encode_frame(command))

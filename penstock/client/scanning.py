@@ -251,7 +251,10 @@ class AsyncScan:
             task = None
         if task is None:
             context = self._tls.client_context() if self._tls is not None else None
-            task = asyncio.ensure_future(PullConnection.open(address, self._runtime, self.buffers, context))
+            hook = (await self._client()).hook
+            task = asyncio.ensure_future(
+                PullConnection.open(address, self._runtime, self.buffers, context, hook)
+            )
             self._pulls[address] = task
         return await asyncio.shield(task)
 

@@ -38,6 +38,7 @@ from penstock.coordinator.topic_reports import SetName, TopicReports
 from penstock.metadata.fastjson import JsonObject
 from penstock.remoting import Connection, ProcessorTable, RemotingOptions, RemotingServer, TlsOptions
 from penstock.runtime import Runtime
+from penstock.security import OPEN, NodeAccess
 from penstock.telemetry import Meters
 
 _LOG = logging.getLogger("penstock.coordinator")
@@ -56,6 +57,7 @@ class Coordinator:
         runtime: Runtime,
         remoting_options: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        access: NodeAccess = OPEN,
         parts: tuple[MakePart, ...] = (),
     ) -> None:
         self.options = options
@@ -99,6 +101,7 @@ class Coordinator:
             options=remoting_options,
             on_close=self._connection_closed,
             tls=tls,
+            guard=access.guard,
         )
         shared = Shared(
             options,

@@ -24,6 +24,7 @@ from penstock.nameserver.route_table import RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
 from penstock.remoting import ProcessorTable, RemotingOptions, RemotingServer, TlsOptions
 from penstock.runtime import Runtime
+from penstock.security import OPEN, NodeAccess
 from penstock.telemetry import Meters
 
 _LOG = logging.getLogger("penstock.nameserver")
@@ -39,6 +40,7 @@ class NameServer:
         runtime: Runtime,
         remoting_options: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
+        access: NodeAccess = OPEN,
     ) -> None:
         clock = runtime.clock
         self._config = RuntimeConfig(options)
@@ -58,6 +60,7 @@ class NameServer:
             options=remoting_options,
             on_close=self.housekeeping.connection_closed,
             tls=tls,
+            guard=access.guard,
         )
         self._scan: asyncio.Task[None] | None = None
 

@@ -4,7 +4,7 @@ from penstock.remoting.client import RemotingClient
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.hooks import RpcHook
 from penstock.remoting.options import RemotingOptions
-from penstock.remoting.processors import Handler, ProcessorTable, check
+from penstock.remoting.processors import Handler, ProcessorTable, RequestGuard, check
 from penstock.remoting.server import RemotingServer
 from penstock.remoting.tls import TlsMode, TlsOptions
 
@@ -16,6 +16,7 @@ __all__ = [
     "RemotingClient",
     "RemotingOptions",
     "RemotingServer",
+    "RequestGuard",
     "RpcHook",
     "TlsMode",
     "TlsOptions",

@@ -283,7 +283,10 @@ class Connection(asyncio.Protocol):
                 ),
             )
             return
+        guard = self._endpoint.guard
         try:
+            if guard is not None:
+                guard.check(self.peer.ip, command)
             outcome = handler(self, command)
         except Exception as error:
             self._reply(command, self._failure(command, error))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.hooks import RpcHook
 from penstock.remoting.options import RemotingOptions
-from penstock.remoting.processors import ProcessorTable
+from penstock.remoting.processors import ProcessorTable, RequestGuard
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
 
@@ -39,9 +39,11 @@ class Endpoint:
         *,
         accepts: bool,
         hook: RpcHook | None = None,
+        guard: RequestGuard | None = None,
     ) -> None:
         self.accepts = accepts
         self.hook = hook
+        self.guard = guard
         self.table = table
         self.runtime = runtime
         self.options = options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import ResponseError
 from penstock.protocol.command import Command
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 # Called in the loop, must not block. It returns the answer, or None if there will be none or it comes later
 # (`Connection.answer`), or something to await. What it raises becomes an answer.
 Handler = Callable[["Connection", Command], "Command | Awaitable[Command | None] | None"]
+
+
+class RequestGuard(Protocol):
+    """Looks at every request before its handler does."""
+
+    def check(self, source: str, command: Command) -> None:
+        """Let a request from this address pass, or raise what its sender is answered."""
 
 
 class ProcessorTable:

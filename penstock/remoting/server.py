@@ -7,7 +7,7 @@ from penstock.message import HostAddress
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.endpoint import Endpoint, OnConnection
 from penstock.remoting.options import RemotingOptions
-from penstock.remoting.processors import ProcessorTable
+from penstock.remoting.processors import ProcessorTable, RequestGuard
 from penstock.remoting.tls import TlsMode, TlsOptions
 from penstock.runtime import Runtime
 from penstock.runtime.network import Listener
@@ -29,13 +29,22 @@ class RemotingServer:
         on_close: OnConnection | None = None,
         fast_path: FastPath | None = None,
         tls: TlsOptions | None = None,
+        guard: RequestGuard | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._tls = tls or TlsOptions()
         self._runtime = runtime
         self._endpoint = Endpoint(
-            table, runtime, options or RemotingOptions(), on_open, on_close, fast_path, accepts=True
+            table,
+            runtime,
+            options or RemotingOptions(),
+            on_open,
+            on_close,
+            # What it takes out of the stream nobody could look at first.
+            fast_path if guard is None else None,
+            accepts=True,
+            guard=guard,
         )
         self._listener: Listener | None = None
 

@@ -157,6 +157,7 @@ OPTIONS_HOMES = {
     "CoordinatorOptions": "penstock.coordinator.options",
     "RemotingOptions": "penstock.remoting.options",
     "TlsOptions": "penstock.remoting.tls",
+    "AccessOptions": "penstock.security.options",
     "ClientOptions": "penstock.client.options",
     "ProducerOptions": "penstock.client.options",
     "ConsumerOptions": "penstock.client.options",

@@ -23,6 +23,8 @@ from penstock.protocol.headers import (
     ViewMessageRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
+from penstock.security import Guard
+from penstock.security.policy import Action
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry
 
@@ -35,8 +37,9 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 class QueryProcessor:
     """Codes 12, 33 and 321."""
 
-    def __init__(self, store: MessageStore, consumers: Consumers) -> None:
+    def __init__(self, store: MessageStore, consumers: Consumers, guard: Guard | None = None) -> None:
         self._store = store
+        self._guard = guard
         self._consumers = consumers
 
     def register(self, table: ProcessorTable) -> None:
@@ -85,6 +88,8 @@ class QueryProcessor:
                 f"there is no message at log position {header.offset}",
                 "it may have expired, or the id is of another broker",
             )
+        if self._guard is not None:
+            self._guard.require_topic(record.message.topic, Action.SUB, Action.GET)
         return command.answer(body=record.data)
 
     def handle_query_consume_queue(self, connection: Connection, command: Command) -> Command:

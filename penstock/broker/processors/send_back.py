@@ -32,6 +32,8 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
+from penstock.security import Guard
+from penstock.security.policy import Action
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
@@ -51,7 +53,10 @@ class SendBackProcessor:
         groups: Groups,
         statistics: Statistics,
         runtime: Runtime,
+        *,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self.options = options
         self._store = store
         self._writer = writer
@@ -97,6 +102,9 @@ class SendBackProcessor:
                 f"there is no message at log position {header.offset}",
                 "it may have expired; commit and go on",
             )
+        if self._guard is not None:
+            # A position says nothing of a topic: without this a group could be sent what it may not read.
+            self._guard.require_topic(record.message.topic, Action.SUB)
         try:
             self._store_copy(connection, command, header, group, record)
         except PenstockError as error:

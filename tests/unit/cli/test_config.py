@@ -333,7 +333,6 @@ def test_a_broker_conf_is_understood(tmp_path: Path) -> None:
         ),
         ("listenPort=http", "broker.conf:1 (listenPort): port is 'http', not a whole number"),
         ("\nlistenPort=70000", "broker.conf:2 (listenPort): port is 70000; use 0 to 65535"),
-        ("aclEnable=true", "broker.conf:1: aclEnable is true; there is no access control yet"),
         ("brokerRole=SLAVE", "a slave needs a broker_id above 0"),
         ("brokerRole=LEADER", "broker.conf:1 (brokerRole): role is 'LEADER': use async_master or"),
         ("storeType=defaultRocksDB", "broker.conf:1: storeType is defaultRocksDB; "),

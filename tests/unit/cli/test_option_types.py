@@ -55,7 +55,7 @@ def test_places_and_pairs() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LOCALHOST"])
 def test_addresses_of_this_machine_alone(host: str) -> None:
     assert is_loopback(host)
-    require_private(host, "--host", listen_anywhere=False)
+    require_private(host, "--host", allowed=False)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_addresses_of_this_machine_alone(host: str) -> None:
 )
 def test_addresses_that_others_reach_need_a_word(host: str) -> None:
     assert not is_loopback(host)
-    require_private(host, "--host", listen_anywhere=True)
+    require_private(host, "--host", allowed=True)
     with pytest.raises(OptionError, match=r"^--host: .*--listen-anywhere"):
-        require_private(host, "--host", listen_anywhere=False)
+        require_private(host, "--host", allowed=False)
 
 
 def test_wildcards_and_advertised_hosts() -> None:

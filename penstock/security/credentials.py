@@ -1,0 +1,92 @@
+"""What a client signs with. Masked in every text; where it comes from is decided here and nowhere else.
+
+    options        access_key, secret_key, security_token
+    environment    PENSTOCK_ACCESS_KEY, PENSTOCK_SECRET_KEY, PENSTOCK_SECURITY_TOKEN
+    file           PENSTOCK_CREDENTIALS, or the option credentials_file: TOML with those three names, or RocketMQ's
+                   tools.yml with accessKey, secretKey, securityToken
+
+The first that names a key wins. Plain values; the file is read when asked.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import OptionError
+from penstock.runtime import Disk
+
+_FILE_BYTES_MAX = 64 * 1024
+_NAMES = {
+    "accessKey": "access_key",
+    "secretKey": "secret_key",
+    "securityToken": "security_token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user's name and secret, and a token for those who were given one with it."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise OptionError("an access key and a secret key belong together", "set both, or neither")
+        for name in ("access_key", "secret_key", "security_token"):
+            value = getattr(self, name)
+            if len(value) > 4096 or not value.isprintable():
+                raise OptionError(f"{name} is no line of text", "use at most 4096 printable characters")
+
+    def __str__(self) -> str:
+        return f"the user {self.access_key}"
+
+
+def from_environment(environment: Mapping[str, str], disk: Disk) -> Credentials | None:
+    """What the environment says, in names and secrets or in a file; None where it says nothing."""
+    if environment.get("PENSTOCK_ACCESS_KEY") or environment.get("PENSTOCK_SECRET_KEY"):
+        return Credentials(
+            environment.get("PENSTOCK_ACCESS_KEY", ""),
+            environment.get("PENSTOCK_SECRET_KEY", ""),
+            environment.get("PENSTOCK_SECURITY_TOKEN", ""),
+        )
+    path = environment.get("PENSTOCK_CREDENTIALS")
+    return from_file(Path(path), disk) if path else None
+
+
+def from_file(path: Path, disk: Disk) -> Credentials:
+    """See the module's text. No error quotes the file."""
+    try:
+        if disk.size(path) > _FILE_BYTES_MAX:
+            raise OptionError(f"{path} is too large for credentials")
+        text = disk.read(path).decode()
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror or error}", "name a file that can be read") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not UTF-8") from None
+    values = _yaml_lines(text) if path.suffix in (".yml", ".yaml") else _toml(text, path)
+    return Credentials(
+        values.get("access_key", ""), values.get("secret_key", ""), values.get("security_token", "")
+    )
+
+
+def _toml(text: str, path: Path) -> dict[str, str]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise OptionError(f"{path}: no TOML", 'write access_key = "..." and secret_key = "..."') from None
+    return {name: value for name, value in document.items() if isinstance(value, str)}
+
+
+def _yaml_lines(text: str) -> dict[str, str]:
+    """tools.yml has three plain lines and no more; that much is read without a YAML parser."""
+    found = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon and name.strip() in _NAMES:
+            found[_NAMES[name.strip()]] = value.partition(" #")[0].strip().strip("'\"")
+    return found

@@ -1,0 +1,179 @@
+"""The guard of a server: who sent a request, is it new, and may they.
+
+    trusted address?     pass                    4.9's white lists; there are none unless configured
+    signature            user and secret         a wrong secret and an unknown user look the same
+    stamp                if there is one, or one is required (`freshness`)
+    needs                each against the user's policies (`requests`, `policy`)
+
+Rules: a refusal is code 16, NO_PERMISSION, with a remark that says what is missing and never a secret. Users come
+from a file, looked at again every `reload_interval_ms`; a file that cannot be read leaves the users as they were,
+with a line in the log. Owned by the server's event loop. `require_topic` is about the request that was checked last,
+so a handler may use it until it waits for something.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from penstock.errors import OptionError, PenstockError, RequestError
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+from penstock.runtime import Runtime
+from penstock.security.credentials import Credentials
+from penstock.security.freshness import STAMP_FIELD, SeenStamps
+from penstock.security.options import AccessOptions
+from penstock.security.plain_acl import read_plain_acl
+from penstock.security.policy import Action, Need
+from penstock.security.requests import needs_of, topic_need
+from penstock.security.signatures import ACCESS_KEY_FIELD, is_signed
+from penstock.security.users import User, Users
+from penstock.security.users_file import read_users, save_users
+
+_AUDIT = logging.getLogger("penstock.audit")
+_LOG = logging.getLogger("penstock.security")
+_BLAMED_MAX = 1_000
+_NOBODY = "a secret that no user has"
+YAML_ENDINGS = (".yml", ".yaml")
+
+
+class Guard:
+    """One for all servers of a process."""
+
+    def __init__(self, options: AccessOptions, path: Path, runtime: Runtime) -> None:
+        self._options = options
+        self.path = path
+        self._disk = runtime.disk
+        self._clock = runtime.clock
+        self._seen = SeenStamps(runtime.clock, options.stamp_window_ms, options.sessions_max)
+        self._blamed: set[tuple[str, str, str]] = set()
+        self._version: tuple[int, int] = (0, 0)
+        self._looked_ms = runtime.clock.monotonic_ms()
+        self._current: tuple[User | None, str] = (None, "")
+        self.users = self._read()
+        if not self.users.by_name:
+            raise OptionError(f"{path} has no user", "add one with `penstock acl add NAME --role admin`")
+
+    # -- users -----------------------------------------------------------------------------------------------
+
+    def _read(self) -> Users:
+        try:
+            self._version = self._found()
+            data = self._disk.read(self.path)
+        except OSError as error:
+            raise OptionError(
+                f"the users cannot be read from {self.path}: {error.strerror or error}",
+                "make the file with `penstock acl add NAME --role admin`, or name it with access.users_file",
+            ) from None
+        if self.path.suffix in YAML_ENDINGS:
+            return read_plain_acl(data, str(self.path))
+        return read_users(data, str(self.path))
+
+    def _found(self) -> tuple[int, int]:
+        return self._disk.modified_ms(self.path), self._disk.size(self.path)
+
+    def look(self) -> None:
+        """Read the file again if it is another one than last time."""
+        self._looked_ms = self._clock.monotonic_ms()
+        try:
+            if self._found() == self._version:
+                return
+            self.users = self._read()
+        except (OSError, PenstockError) as error:
+            _LOG.error("the users stay as they were: %s", error)
+        else:
+            _AUDIT.info("read %d users from %s", len(self.users.by_name), self.path)
+
+    def change(self, users: Users) -> None:
+        """Write users to the file and use them from now on."""
+        if self.path.suffix in YAML_ENDINGS:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the users come from {self.path.name}, which is edited by hand",
+                "edit it, or set access.users_file to a TOML file",
+            )
+        save_users(self._disk, self.path, users)
+        self.users = users
+        self._version = self._found()
+
+    def own_credentials(self) -> Credentials | None:
+        """As whom this server calls others that have the same users: the first admin."""
+        for name in sorted(self.users.by_name):
+            user = self.users.by_name[name]
+            if user.is_super and user.is_enabled:
+                return Credentials(name, user.secret)
+        return None
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def check(self, source: str, command: Command) -> None:
+        """Let a request from an address pass, or raise RequestError."""
+        if self._clock.monotonic_ms() - self._looked_ms >= self._options.reload_interval_ms:
+            self.look()
+        try:
+            user = self._authenticate(source, command)
+            self._current = (user, source)
+            if user is not None and not user.is_super:
+                for need in needs_of(command):
+                    self._require(user, need, source)
+        except RequestError as error:
+            if error.code == ResponseCode.NO_PERMISSION:
+                self._blame(source, command, error)
+            raise
+
+    def _authenticate(self, source: str, command: Command) -> User | None:
+        """Who sent it; None: somebody whom nobody asks."""
+        users = self.users
+        if users.trusted and users.trusted_sources.contain(source):
+            return None
+        name = command.fields.get(ACCESS_KEY_FIELD, "")
+        if not name:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed, and this server asks who you are",
+                "give your client an access key and a secret key",
+            )
+        user = users.by_name.get(name)
+        if user is not None and user.trusted and user.trusted_sources.contain(source):
+            return None
+        secret = user.secret if user is not None else _NOBODY
+        signed = is_signed(secret, command.fields, command.body, command.version)
+        if user is None or not signed or not user.is_enabled:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the signature of {name[:64]!r} is not valid: no such user, or another secret key",
+                "check both keys, and that nothing changes requests on their way",
+            )
+        stamp = command.fields.get(STAMP_FIELD)
+        if stamp is not None:
+            self._seen.check(user.name, stamp, command.code)
+        elif self._options.require_stamp:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "the request has no stamp against being sent twice, and this server requires one",
+                "use Penstock's clients, or turn access.require_stamp off",
+            )
+        return user
+
+    def _require(self, user: User, need: Need, source: str) -> None:
+        if not user.may(need, source):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"user {user.name} has no permission for {need} from {source}: {user.because(need, source)}",
+                "ask an admin; `penstock acl explain` shows what a user may do",
+            )
+
+    def require_topic(self, topic: str, *actions: Action) -> None:
+        """For the request that is being handled, a need that showed only while handling it."""
+        user, source = self._current
+        if user is not None and not user.is_super:
+            self._require(user, topic_need(topic, *actions), source)
+
+    def _blame(self, source: str, command: Command, error: RequestError) -> None:
+        """Once for each address, user and reason: a client that tries again and again must not fill the log."""
+        key = (source, command.fields.get(ACCESS_KEY_FIELD, "")[:64], error.message)
+        if key not in self._blamed:
+            if len(self._blamed) >= _BLAMED_MAX:
+                self._blamed.clear()
+            self._blamed.add(key)
+            _AUDIT.warning("refused request %d from %s: %s", command.code, source, error.message[:300])

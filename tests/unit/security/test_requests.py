@@ -1,0 +1,130 @@
+"""What each request needs; that no code is forgotten, and that a request is checked for what its processor does."""
+
+import json
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from penstock.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
+from penstock.protocol.bodies.staged import encode_head
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.security.policy import ANY_ONE, Action, Kind, Need
+from penstock.security.requests import TABLE, needs_of, topic_need
+
+PUB, SUB = (Action.PUB,), (Action.SUB,)
+
+
+def needs(code: int, body: bytes = b"", **fields: str) -> set[tuple[Kind, str, tuple[Action, ...]]]:
+    found = needs_of(Command(code, fields, body))
+    return {(need.kind, need.name, need.actions) for need in found}
+
+
+def test_every_request_code_is_classified() -> None:
+    """A code that is not needs an admin, which is safe; that it is meant so has to be said."""
+    assert [code.name for code in RequestCode if code not in TABLE] == []
+
+
+@pytest.mark.parametrize("code", [77_777, 3_999, -1, 0])
+def test_a_code_that_nobody_knows_needs_an_admin(code: int) -> None:
+    assert needs(code) == {(Kind.CLUSTER, "*", (Action.UPDATE,))}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.BROKER_BEAT,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+    ],
+)
+@pytest.mark.abuse("A9")
+def test_what_changes_the_cluster_needs_an_admin(code: int) -> None:
+    assert needs(code) == {(Kind.CLUSTER, "*", (Action.UPDATE,))}
+
+
+def test_sends_are_checked_for_the_field_that_names_their_topic() -> None:
+    """A V2 send with a field `topic` beside its `b` goes to `b`, and the other way about."""
+    both = {"topic": "mine", "b": "theirs"}
+    assert needs(RequestCode.SEND_MESSAGE, **both) == {(Kind.TOPIC, "mine", PUB)}
+    for code in (
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    ):
+        assert needs(code, **both) == {(Kind.TOPIC, "theirs", PUB)}
+
+
+def test_retry_and_dead_letter_topics_are_the_groups() -> None:
+    for topic in ("%RETRY%g", "%DLQ%g"):
+        assert needs(RequestCode.SEND_MESSAGE_V2, b=topic) == {(Kind.GROUP, "g", SUB)}
+        pull = needs(RequestCode.PULL_MESSAGE, topic=topic, consumerGroup="other")
+        assert pull == {(Kind.GROUP, "g", SUB), (Kind.GROUP, "other", SUB)}
+    assert topic_need("%RETRY%g", Action.DELETE) == Need(Kind.GROUP, "g", (Action.DELETE,))
+
+
+def test_a_heartbeat_needs_its_groups_and_their_topics() -> None:
+    subscriptions = tuple(SubscriptionData(topic=topic) for topic in ("T", "%RETRY%g", "%RETRY%other"))
+    data = HeartbeatData("client", (ProducerData("p"),), (ConsumerData("g", subscriptions=subscriptions),))
+    assert needs(RequestCode.HEART_BEAT, data.encode()) == {
+        (Kind.GROUP, "g", SUB),
+        (Kind.TOPIC, "T", SUB),
+        (Kind.GROUP, "other", SUB),
+    }
+    assert needs(RequestCode.HEART_BEAT, HeartbeatData("client", (ProducerData("p"),)).encode()) == set()
+
+
+def test_locks_stages_and_acks_need_every_topic_in_their_bodies() -> None:
+    queues = (MessageQueue("A", "b", 0), MessageQueue("B", "b", 1))
+    locks = LockBatchRequestBody("client", "g", queues).encode()
+    assert needs(RequestCode.LOCK_BATCH_MQ, locks) == {
+        (Kind.GROUP, "g", SUB),
+        (Kind.TOPIC, "A", SUB),
+        (Kind.TOPIC, "B", SUB),
+    }
+    staged = needs(RequestCode.STAGE_MESSAGES, encode_head([("A", 1), ("B", 2)]))
+    assert staged == {(Kind.TOPIC, "A", PUB), (Kind.TOPIC, "B", PUB)}
+    acks = json.dumps({"acks": [{"c": "g", "t": "A"}, {"c": "h", "t": "%RETRY%i"}]}).encode()
+    assert needs(200151, acks) == {
+        (Kind.GROUP, "g", SUB),
+        (Kind.TOPIC, "A", SUB),
+        (Kind.GROUP, "h", SUB),
+        (Kind.GROUP, "i", SUB),
+    }
+
+
+def test_a_transaction_ends_where_its_sender_may_send() -> None:
+    assert needs(RequestCode.END_TRANSACTION, topic="T") == {(Kind.TOPIC, "T", PUB)}
+    assert needs(RequestCode.END_TRANSACTION) == {(Kind.TOPIC, ANY_ONE, PUB)}
+
+
+def test_tools_need_the_topic_alone_but_send_nothing_back() -> None:
+    assert needs(RequestCode.PULL_MESSAGE, topic="T", consumerGroup="TOOLS_CONSUMER") == {
+        (Kind.TOPIC, "T", SUB)
+    }
+    assert needs(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102") == set()
+    back = needs(RequestCode.CONSUMER_SEND_MSG_BACK, group="TOOLS_CONSUMER")
+    assert back == {(Kind.GROUP, "TOOLS_CONSUMER", SUB)}
+    retries = needs(RequestCode.PULL_MESSAGE, topic="%RETRY%TOOLS_CONSUMER", consumerGroup="TOOLS_CONSUMER")
+    assert retries == {(Kind.GROUP, "TOOLS_CONSUMER", SUB)}
+
+
+@pytest.mark.parametrize("name", ["", "*", ANY_ONE])
+def test_a_peers_name_never_stands_for_many(name: str) -> None:
+    with pytest.raises(PenstockError):
+        needs(RequestCode.SEND_MESSAGE_V2, b=name)
+    with pytest.raises(PenstockError):
+        needs(RequestCode.PULL_MESSAGE, topic="T", consumerGroup=name)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff" * 100, b"[]", b'{"consumerDataSet":7}'])
+def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
+    for code in (RequestCode.HEART_BEAT, RequestCode.STAGE_MESSAGES):
+        with pytest.raises(PenstockError):
+            needs(code, body)
