@@ -24,7 +24,9 @@ from penstock.broker.options import BrokerOptions
 from penstock.client.loop_thread import LoopThread
 from penstock.nameserver.options import NameServerOptions
 from penstock.nameserver.server import NameServer
+from penstock.remoting import TlsOptions
 from penstock.runtime import Runtime
+from penstock.security import OPEN, NodeAccess
 from penstock.store.options import StoreOptions
 from penstock.testing.scratch_disk import ScratchDisk, scratch_parent
 
@@ -59,13 +61,16 @@ class EmbeddedBroker:
         store: StoreOptions = STORE,
         nameserver: NameServerOptions = NAMESERVER,
         runtime: Runtime | None = None,
+        tls: TlsOptions | None = None,
+        access: NodeAccess = OPEN,
     ) -> None:
         self._given = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._broker_options = broker
         self._store_options = store
         self._runtime = runtime or Runtime(disk=ScratchDisk())
-        self.nameserver = NameServer(nameserver, runtime=self._runtime)
+        self._tls, self._access = tls, access
+        self.nameserver = NameServer(nameserver, runtime=self._runtime, tls=tls, access=access)
         self.broker: Broker | None = None
 
     @property
@@ -84,7 +89,12 @@ class EmbeddedBroker:
             options = replace(
                 self._broker_options, name_servers=(self.address, *self._broker_options.name_servers)
             )
-            broker = Broker(options, self._store_options, self._directory(), runtime=self._runtime)
+            broker = Broker(
+                *(options, self._store_options, self._directory()),
+                runtime=self._runtime,
+                tls=self._tls,
+                access=self._access,
+            )
             self.broker = broker
             await broker.start()
             await broker.registration.wait_registered(REGISTER_WAIT_MS)

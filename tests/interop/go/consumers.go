@@ -25,7 +25,8 @@ func newPushers() *pushers {
 	return &pushers{newNamed(func(running *pusher) { _ = running.client.Shutdown() })}
 }
 
-// create: {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?, fail?, tries?, delay?}.
+// create: {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?, fail?, tries?, delay?,
+// accessKey?, secretKey?}.
 func (all *pushers) create(command object) (object, error) {
 	options := []consumer.Option{
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{command.text("nameserver")})),
@@ -40,6 +41,9 @@ func (all *pushers) create(command object) (object, error) {
 	}
 	if tries := command.number("tries"); tries > 0 {
 		options = append(options, consumer.WithMaxReconsumeTimes(int32(tries)))
+	}
+	if keys := command.credentials(); keys.AccessKey != "" {
+		options = append(options, consumer.WithCredentials(keys))
 	}
 	client, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {

@@ -18,14 +18,18 @@ func newProducers() *producers {
 	return &producers{newNamed(func(running rocketmq.Producer) { _ = running.Shutdown() })}
 }
 
-// create: {name, group, nameserver}.
+// create: {name, group, nameserver, accessKey?, secretKey?}.
 func (all *producers) create(command object) (object, error) {
-	created, err := rocketmq.NewProducer(
+	options := []producer.Option{
 		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{command.text("nameserver")})),
 		producer.WithGroupName(command.text("group")),
 		producer.WithInstanceName(command.text("name")),
 		producer.WithQueueSelector(chooser{producer.NewRoundRobinQueueSelector()}),
-	)
+	}
+	if keys := command.credentials(); keys.AccessKey != "" {
+		options = append(options, producer.WithCredentials(keys))
+	}
+	created, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return nil, err
 	}

@@ -135,3 +135,8 @@ func received(message *primitive.MessageExt) object {
 		"at":             time.Now().UnixMilli(),
 	}
 }
+
+// credentials are those with which a client signs; empty if the command names none.
+func (o object) credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: o.text("accessKey"), SecretKey: o.text("secretKey")}
+}
