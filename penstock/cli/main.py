@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 
 # Name: module, attribute, what `penstock --help` says.
 COMMANDS = {
+    "acl": ("penstock.cli.acl", "acl", "Add users, show what they may do, explain a refusal."),
     "broker": ("penstock.cli.servers", "broker", "Run a broker."),
     "consume": ("penstock.cli.consume", "consume", "Print the messages of TOPIC."),
     "coordinator": ("penstock.cli.servers", "coordinator", "Run a coordinator."),

@@ -6,9 +6,7 @@ The server is `penstock up` in a process of its own; its users are in the file t
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.interop.java_release import JavaBuild, prepare_build
@@ -22,7 +20,7 @@ READY_S = 30
 class GuardedServer:
     """Name server and broker in one process."""
 
-    def __init__(self, directory: Path, *settings: str, tls: bool = False) -> None:
+    def __init__(self, directory: Path, *settings: str) -> None:
         self._log = directory / "server.log"
         command = [
             sys.executable,
@@ -69,18 +67,10 @@ def access_driver(version: str, directory: Path, *options: str) -> Driver:
     )
 
 
-def mqadmin(directory: Path, nameserver: str, words: Sequence[str]) -> str:
-    """What RocketMQ 5.3's mqadmin prints, with the keys of `conf/tools.yml` in the directory."""
-    command = mqadmin_command(directory, "org.apache.rocketmq.tools.command.MQAdminStartup")
+def admin_driver(directory: Path, nameserver: str) -> Driver:
+    """RocketMQ 5.3's mqadmin in one JVM, with the keys of `conf/tools.yml` in the directory, read for each command."""
+    command = mqadmin_command(directory, "penstock.interop.admin.AdminTool")
     command[1:1] = [f"-Drocketmq.home.dir={directory}"]
-    done = subprocess.run(
-        [*command, *words, "-n", nameserver],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.stdout
+    files = directory / "mqadmin"
+    files.mkdir()
+    return Driver("mqadmin", [*command, nameserver], files)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.interop.access_server import GuardedServer, access_driver, mqadmin
+from tests.interop.access_server import GuardedServer, access_driver, admin_driver
 from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools
@@ -206,15 +206,16 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
     conf = tmp_path / "conf"
     conf.mkdir()
     tools = conf / "tools.yml"
+    tools.write_text("accessKey: admin\nsecretKey: wrong-secret\n")
+    commands = admin_driver(tmp_path, running.nameserver)
     try:
 
         def admin(*words: str) -> str:
-            printed = mqadmin(tmp_path, running.nameserver, words)
+            printed: str = commands.do("mqadmin", words=words, wait_s=60)["output"]
             assert SECRET not in printed
             assert ADMIN_SECRET not in printed
             return printed
 
-        tools.write_text("accessKey: admin\nsecretKey: wrong-secret\n")
         assert "not valid" in admin("clusterList")
         tools.write_text(f"accessKey: admin\nsecretKey: {ADMIN_SECRET}\n")
         assert "broker-a" in admin("clusterList")
@@ -251,6 +252,7 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
         assert '[users."shop"]' not in users.read_text()
         java.do("close", name="shop")
     finally:
+        commands.kill()
         java.kill()
         running.stop()
     assert "shop-password" not in running.log()
