@@ -33,6 +33,8 @@ SECTIONS = {
     "access": ("penstock.security.options", "AccessOptions"),
 }
 PREFIX = "PENSTOCK_"
+# What clients read; it only looks like an option of the section `access`.
+OF_CLIENTS = frozenset(("PENSTOCK_ACCESS_KEY",))
 NAMESERVER_WORDS = ("namesrv", "nameserver", "name-server")
 
 
@@ -113,7 +115,7 @@ class Configuration:
         for variable, value in environment.items():
             if variable in expected and value:
                 self.add(Setting(*expected[variable], value, variable))
-            elif variable not in expected and variable.startswith(prefixes):
+            elif variable not in expected and variable.startswith(prefixes) and variable not in OF_CLIENTS:
                 advice = nearest(variable, expected)
                 self.warnings.append(
                     f"{variable} is not known and has no effect{'; ' + advice if advice else ''}"
