@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.errors import ConnectError
 from penstock.message import HostAddress
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.endpoint import Endpoint, OnConnection
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable, RequestGuard
-from penstock.remoting.tls import TlsMode, TlsOptions
+from penstock.remoting.tls import CertificateWatch, TlsMode, TlsOptions
 from penstock.runtime import Runtime
 from penstock.runtime.network import Listener
 from penstock.telemetry import Meters
+
+CERTIFICATE_LOOK_S = 10.0
 
 
 class RemotingServer:
@@ -47,6 +51,8 @@ class RemotingServer:
             guard=guard,
         )
         self._listener: Listener | None = None
+        self._watch: CertificateWatch | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         context = self._tls.server_context()
@@ -64,6 +70,17 @@ class RemotingServer:
                 "is another server running there? choose another port, or 0 for a free one",
             ) from error
         self._endpoint.start()
+        if context is not None:
+            self._watch = CertificateWatch(self._tls, context, self._runtime.disk)
+            self._plan_look()
+
+    def _plan_look(self) -> None:
+        self._look_timer = asyncio.get_running_loop().call_later(CERTIFICATE_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        if self._watch is not None:
+            self._watch.look()
+            self._plan_look()
 
     @property
     def address(self) -> HostAddress:
@@ -84,6 +101,9 @@ class RemotingServer:
         """Stop listening, let answers go out, close every connection."""
         if self._listener is None:
             return
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._watch = self._look_timer = None
         self._listener.stop_accepting()
         await self._endpoint.stop(grace_ms)
         await self._listener.close()

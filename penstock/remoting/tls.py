@@ -1,12 +1,21 @@
-"""TLS settings and the contexts made of them. TLS 1.2 or newer; clients verify unless told otherwise (A24)."""
+"""TLS settings and the contexts made of them. TLS 1.2 or newer; clients verify unless told otherwise (A24).
+
+A server's certificate is read again when its files change: connections made from then on get the new one, those that
+are open keep theirs. Files that do not fit together change nothing, so they may be replaced one after the other.
+"""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from penstock.errors import OptionError
+from penstock.runtime import Disk
+
+_LOG = logging.getLogger("penstock.remoting")
 
 
 class TlsMode(Enum):
@@ -67,3 +76,37 @@ class TlsOptions:
             raise OptionError(
                 f"the TLS files cannot be used: {error}", "check paths and PEM format"
             ) from error
+
+
+class CertificateWatch:
+    """Keeps the certificate of a server's context that of its files. Belongs to the server's event loop."""
+
+    def __init__(self, options: TlsOptions, context: ssl.SSLContext, disk: Disk) -> None:
+        self._options = options
+        self._context = context
+        self._disk = disk
+        self._seen = self._found()
+
+    def look(self) -> None:
+        """Take the files again if they are others than last time."""
+        found = self._found()
+        if found == self._seen:
+            return
+        try:
+            # Tried on another context first: one that was given half of a pair is of no use any more.
+            self._options.server_context()
+            self._context.load_cert_chain(self._options.certificate, self._options.key)
+        except (OSError, ssl.SSLError, OptionError) as error:
+            _LOG.warning("the TLS certificate stays as it was: %s", error)
+        else:
+            _LOG.info("the TLS certificate was read again from %s", self._options.certificate)
+        self._seen = found
+
+    def _found(self) -> tuple[tuple[int, int], ...]:
+        found = []
+        for name in (self._options.certificate, self._options.key):
+            try:
+                found.append((self._disk.modified_ms(Path(name)), self._disk.size(Path(name))))
+            except OSError:
+                found.append((0, 0))
+        return tuple(found)

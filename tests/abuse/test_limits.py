@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.broker.options import BrokerOptions
 from penstock.nameserver import NameServerOptions
 from penstock.remoting import RemotingOptions
+from penstock.security import AccessOptions
 from penstock.store import StoreOptions
 from tests.abuse import (
     test_limits_broker,
@@ -35,6 +36,7 @@ ELSEWHERE = {
     "broker.relays_max": "tests/unit/broker/test_relay.py",
     "broker.relay_timeout_ms": "tests/unit/broker/test_relay.py",
     "broker.partition_leases_max": "tests/unit/broker/test_partition_leases.py",
+    "access.sessions_max": "tests/unit/security/test_freshness.py",
 }
 # Not what a peer does to a server.
 OTHERS = {"remoting.connect_timeout_ms", "broker.register_timeout_ms", "broker.slave_timeout_ms"}
@@ -42,7 +44,11 @@ OTHERS = {"remoting.connect_timeout_ms", "broker.register_timeout_ms", "broker.s
 
 def limits() -> set[str]:
     found = {f"remoting.{item.name}" for item in fields(RemotingOptions)} | {"store.max_message_size_bytes"}
-    for section, options in (("broker", BrokerOptions), ("nameserver", NameServerOptions)):
+    for section, options in (
+        ("broker", BrokerOptions),
+        ("nameserver", NameServerOptions),
+        ("access", AccessOptions),
+    ):
         for item in fields(options):
             if item.name.endswith(("_max", "_max_ms", "_timeout_ms")) or item.name in (
                 "create_per_second",

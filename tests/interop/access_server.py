@@ -68,9 +68,8 @@ def access_driver(version: str, directory: Path, *options: str) -> Driver:
 
 
 def admin_driver(directory: Path, nameserver: str) -> Driver:
-    """RocketMQ 5.3's mqadmin in one JVM, with the keys of `conf/tools.yml` in the directory, read for each command."""
+    """RocketMQ 5.3's mqadmin in one JVM."""
     command = mqadmin_command(directory, "penstock.interop.admin.AdminTool")
-    command[1:1] = [f"-Drocketmq.home.dir={directory}"]
     files = directory / "mqadmin"
     files.mkdir()
     return Driver("mqadmin", [*command, nameserver], files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools
 from tests.interop.wire.driver import Driver, DriverError
+from tests.unit.remoting.test_tls import make_certificate
 
 T = TypeVar("T")
 pytestmark = [pytest.mark.interop]
@@ -203,21 +205,17 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
     users.write_text(USERS)
     running = GuardedServer(tmp_path, f"access.users_file={users}")
     java = or_skip(lambda: access_driver(VERSIONS[0], tmp_path), missing_tools())
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    tools = conf / "tools.yml"
-    tools.write_text("accessKey: admin\nsecretKey: wrong-secret\n")
     commands = admin_driver(tmp_path, running.nameserver)
     try:
 
-        def admin(*words: str) -> str:
-            printed: str = commands.do("mqadmin", words=words, wait_s=60)["output"]
+        def admin(*words: str, secret: str = ADMIN_SECRET) -> str:
+            signed = keys("admin", secret)
+            printed: str = commands.do("mqadmin", words=words, wait_s=60, **signed)["output"]
             assert SECRET not in printed
             assert ADMIN_SECRET not in printed
             return printed
 
-        assert "not valid" in admin("clusterList")
-        tools.write_text(f"accessKey: admin\nsecretKey: {ADMIN_SECRET}\n")
+        assert "not valid" in admin("clusterList", secret="wrong-secret")
         assert "broker-a" in admin("clusterList")
         at = ("-b", running.broker)
         assert "create user to" in admin(
@@ -256,3 +254,37 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
         java.kill()
         running.stop()
     assert "shop-password" not in running.log()
+
+
+@pytest.mark.java
+@pytest.mark.abuse("A24")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_clients_over_tls(version: str, tmp_path: Path) -> None:
+    """As RocketMQ has it: the client trusts one certificate and verifies; without TLS it gets nothing."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    certificate, key = make_certificate(tmp_path)
+    users = tmp_path / "access.toml"
+    users.write_text(USERS)
+    settings = [
+        "tls.mode=enforcing",
+        f"tls.certificate={certificate}",
+        f"tls.key={key}",
+        f"tls.trusted={certificate}",
+    ]
+    options = ["-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true"]
+    options.append(f"-Dtls.client.trustCertPath={certificate}")
+    java = or_skip(lambda: access_driver(version, tmp_path, *options), missing_tools())
+    running = GuardedServer(tmp_path, f"access.users_file={users}", *settings)
+    try:
+        at = {"nameserver": running.nameserver}
+        java.do("producer", name="secure", group="p", tls=True, **at, **keys())
+        assert java.do("send", name="secure", topic="orders", bodies=["x"])["ids"]
+        java.do("consumer", name="reader", group="billing", topic="orders", tls=True, **at, **keys())
+        until(java, "reader", {"x@0"})
+        if version == VERSIONS[0]:  # which takes its time
+            java.do("producer", name="plain", group="p", **at, **keys())
+            assert refusal(lambda: java.do("send", name="plain", topic="orders", bodies=["x"])) != 0
+    finally:
+        java.kill()
+        running.stop()

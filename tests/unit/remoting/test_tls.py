@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +24,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
     """A certificate for 127.0.0.1 that vouches for itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     command = [
         "openssl",
@@ -141,3 +145,33 @@ def test_peers_that_say_nothing_are_limited(files: tuple[str, str], monkeypatch:
 def test_files_that_are_not_there_are_named(tls: TlsOptions) -> None:
     with pytest.raises(OptionError, match=r"PEM"):
         tls.server_context()
+
+
+def test_a_new_certificate_is_served_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.remoting.server.CERTIFICATE_LOOK_S", 0.05)
+    for name in ("old", "new", "live"):
+        (tmp_path / name).mkdir()
+    old, new = make_certificate(tmp_path / "old"), make_certificate(tmp_path / "new")
+    live = (str(tmp_path / "live" / "certificate.pem"), str(tmp_path / "live" / "key.pem"))
+    for source, target in zip(old, live, strict=True):
+        shutil.copyfile(source, target)
+
+    async def test(server: RemotingServer) -> None:
+        assert await ask(server, TlsOptions(trusted=old[0])) == b"x" * 100_000
+        shutil.copyfile(new[0], live[0])  # with the old key it is no pair
+        await asyncio.sleep(0.3)
+        assert await ask(server, TlsOptions(trusted=old[0])) == b"x" * 100_000
+        shutil.copyfile(new[1], live[1])
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert await ask(server, TlsOptions(trusted=new[0])) == b"x" * 100_000
+                    break
+                except ConnectError:
+                    await asyncio.sleep(0.05)
+        with pytest.raises(ConnectError, match="certificate verify failed"):
+            await ask(server, TlsOptions(trusted=old[0]))
+
+    run(TlsOptions(TlsMode.ENFORCING, *live), test)

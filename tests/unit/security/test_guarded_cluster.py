@@ -145,7 +145,7 @@ def test_a_recorded_request_is_not_taken_again(tmp_path: Path) -> None:
     run(test)
 
 
-@pytest.mark.abuse("A20")
+@pytest.mark.abuse("A9")
 def test_a_position_in_the_log_is_no_way_around_the_topics(tmp_path: Path) -> None:
     """Looking at a record and sending it back name a position only: both are checked for the record's topic."""
 

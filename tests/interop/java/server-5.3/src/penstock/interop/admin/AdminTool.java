@@ -12,7 +12,10 @@ import java.util.List;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
@@ -40,14 +43,14 @@ public final class AdminTool {
         new Driver().on("mqadmin", AdminTool::run).serve(Path.of(arguments[1]));
     }
 
-    /** {words}: what the command printed. */
+    /** {words, accessKey?, secretKey?}: what the command printed. With keys its requests are signed. */
     private static JSONObject run(JSONObject command) throws Exception {
         List<String> words = command.getJSONArray("words").toJavaList(String.class);
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PRINTED.set(printed);
         notInTheSameMillisecond();
         try {
-            execute(find(words.get(0)), words);
+            execute(find(words.get(0)), words, hook(command));
         } catch (SubCommandException failed) {
             failed.printStackTrace();
         }
@@ -56,12 +59,20 @@ public final class AdminTool {
         return answer;
     }
 
-    private static void execute(SubCommand command, List<String> words) throws SubCommandException {
+    private static void execute(SubCommand command, List<String> words, RPCHook hook) throws SubCommandException {
         Options options = ServerUtil.buildCommandlineOptions(new Options());
         String[] rest = words.subList(1, words.size()).toArray(new String[0]);
         CommandLine line = ServerUtil.parseCmdLine(
             "mqadmin " + command.commandName(), rest, command.buildCommandlineOptions(options), new DefaultParser());
-        command.execute(line, options, null);
+        command.execute(line, options, hook);
+    }
+
+    private static RPCHook hook(JSONObject command) {
+        if (!command.containsKey("accessKey")) {
+            return null;
+        }
+        return new AclClientRPCHook(
+            new SessionCredentials(command.getString("accessKey"), command.getString("secretKey")));
     }
 
     private static SubCommand find(String name) throws ReflectiveOperationException {
