@@ -171,7 +171,7 @@ def save_users(disk: Disk, path: Path, users: Users) -> None:
     disk.make_dirs(path.parent)
     with_file = disk.open(beside, create=True)
     try:
-        os.fchmod(with_file.fd, 0o600)
+        os.chmod(beside, 0o600)  # before there is anything to read in it
         with_file.truncate(0)
         with_file.pwrite(data, 0)
         with_file.sync()

@@ -11,6 +11,7 @@ from penstock.security.plain_acl import FILE_BYTES_MAX, read_plain_acl
 from penstock.security.policy import Action, Kind, Need
 from penstock.security.users import User
 from penstock.security.users_file import read_users, save_users, write_users
+from penstock.testing.disk import FaultyDisk
 
 SECRET = "do-not-tell-12345"
 PLAIN = f"""
@@ -159,3 +160,32 @@ def test_mistakes_in_a_users_file_are_told_without_its_secrets(text: str, compla
         read_users(text.replace("SECRET", SECRET).encode(), "access.toml")
     assert complaint in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.fault("F5")
+@pytest.mark.fault("F6")
+def test_power_loss_at_every_step_of_a_change_leaves_the_old_users_or_the_new(tmp_path: Path) -> None:
+    old = read_users(OWN.encode(), "access.toml")
+    new = old.put(User("another", SECRET)).without("billing")
+    outcomes = set()
+    for step in range(40):
+        is_done = False
+        for kept in range(3):
+            path = tmp_path / f"{step}-{kept}" / "access.toml"
+            save_users(SystemDisk(), path, old)
+            disk = FaultyDisk(path.parent, lose_directory_entries=True)
+            disk.stop_after(step)
+            try:
+                save_users(disk, path, new)
+                is_done = True
+            except OSError:
+                assert not disk.has_power
+            disk.crash(kept_entries=kept)
+            found = read_users(path.read_bytes(), str(path)).by_name
+            assert found in ([new.by_name] if is_done else [old.by_name, new.by_name]), (step, kept)
+            outcomes.add(found == new.by_name)
+        if is_done:
+            break
+    else:
+        raise AssertionError("it never ended")
+    assert outcomes == {True, False}
