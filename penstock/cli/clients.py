@@ -35,6 +35,7 @@ class Cluster:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     credentials: str | None = None
+    tls_certificate: str | None = None
 
     def signing(self) -> dict[str, str]:
         """What a client is told to sign with; what is not given here it finds in the environment."""
@@ -44,11 +45,11 @@ class Cluster:
 
     def tls(self) -> TlsOptions | None:
         """None where connections are plain."""
-        if not self.with_tls and self.tls_trusted is None:
+        if not self.with_tls and self.tls_trusted is None and self.tls_certificate is None:
             return None
         from penstock.remoting import TlsOptions
 
-        return TlsOptions(trusted=self.tls_trusted or "")
+        return TlsOptions(trusted=self.tls_trusted or "", certificate=self.tls_certificate or "")
 
 
 def client_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -78,9 +79,12 @@ def _cluster_options(
         access_key: str | None,
         secret_key: str | None,
         credentials: str | None,
+        tls_certificate: str | None,
         **others: Any,
     ) -> T:
-        cluster = Cluster(address, timeout_ms, tls_trusted, tls, access_key, secret_key, credentials)
+        cluster = Cluster(
+            address, timeout_ms, tls_trusted, tls, access_key, secret_key, credentials, tls_certificate
+        )
         return command(*arguments, cluster=cluster, **others)
 
     decorators = (
@@ -106,6 +110,11 @@ def _cluster_options(
             metavar="FILE",
             envvar="PENSTOCK_TLS_TRUSTED",
             help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
+        ),
+        click.option(
+            "--tls-certificate",
+            metavar="FILE",
+            help="Connect with TLS and show the certificate in this PEM file, which has its key too.",
         ),
         click.option(
             "--access-key", metavar="NAME", help="Sign requests as this user (PENSTOCK_ACCESS_KEY)."
