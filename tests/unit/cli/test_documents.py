@@ -16,11 +16,14 @@ from penstock.testing import broker
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
+CLUSTER = {"--timeout", "--tls", "--tls-trusted", "--tls-certificate", "--json"}
+CLUSTER |= {"--access-key", "--secret-key", "--credentials"}
 COMMON = {
     "servers.md": {"--config", "--set", "--listen-anywhere", "--log-level", "--json"},
-    "commands.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
-    "dead-letters.md": {"--nameserver", "--timeout", "--tls", "--tls-trusted", "--json"},
-    "sets.md": {"--coordinator", "--timeout", "--tls", "--tls-trusted", "--json"},
+    "commands.md": {"--nameserver", *CLUSTER},
+    "dead-letters.md": {"--nameserver", *CLUSTER},
+    "sets.md": {"--coordinator", *CLUSTER},
+    "security.md": {"--users", "--json"},
 }
 SHOWN = {
     "servers.md": ("up", "nameserver", "broker", "coordinator"),
@@ -31,6 +34,7 @@ SHOWN = {
     ),
     "dead-letters.md": tuple(f"dlq {name}" for name in ("list", "show", "redrive", "export")),
     "sets.md": (*(f"set {name}" for name in ("list", "describe", "elect", "clean")), "explain group"),
+    "security.md": tuple(f"acl {name}" for name in ("add", "remove", "list", "explain")),
 }
 
 
