@@ -7,6 +7,7 @@ nothing from any of its ports.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import socket
 import struct
@@ -77,8 +78,9 @@ def call(address: str, command: Command, tls: TlsOptions | None, *, signs: bool 
 
 
 def replication_port(one: BrokerSet) -> tuple[str, int]:
-    host, _, port = (one.wait(1).master_address or "").rpartition(":")
-    return host, int(port) + 1
+    """Where the replicas say that they follow; the port behind the broker's own may have been taken."""
+    found = re.findall(r"follows ([\d.]+):(\d+) in epoch", "".join(node.complaints() for node in one.brokers))
+    return found[-1][0], int(found[-1][1])
 
 
 def heard_at(address: tuple[str, int], data: bytes) -> bytes:
