@@ -35,24 +35,13 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, ha_runtime, record_host
+from penstock.broker.processor_list import membership_processors, own_processors
 from penstock.broker.processors.access import AccessProcessor
-from penstock.broker.processors.broker_admin import BrokerAdminProcessor
-from penstock.broker.processors.consume_stats import ConsumeStatsProcessor
-from penstock.broker.processors.groups import GroupsProcessor
-from penstock.broker.processors.heartbeat import HeartbeatProcessor
-from penstock.broker.processors.offset_admin import OffsetAdminProcessor
-from penstock.broker.processors.offsets import OffsetsProcessor
-from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.pull import PullProcessor
-from penstock.broker.processors.query import QueryProcessor
-from penstock.broker.processors.queue_locks import QueueLocksProcessor
-from penstock.broker.processors.relay import ClientCalls, RelayProcessor
-from penstock.broker.processors.reply import ReplyProcessor
+from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.processors.send import SendProcessor
-from penstock.broker.processors.send_back import SendBackProcessor
 from penstock.broker.processors.staging import StagingProcessor
 from penstock.broker.processors.timers import TimersProcessor
-from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
 from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
@@ -306,10 +295,10 @@ class Broker:
         processors: list[Processor] = [
             sends,
             pulls,
-            *self._own_processors(store, writer, pulls, delay, timers),
+            *own_processors(self, store, writer, pulls, delay, timers, runtime, self._guard),
         ]
         processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
-        processors += self._membership_processors(store)
+        processors += membership_processors(self, store, self._tables, clock)
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
         if self._guard is not None:
@@ -371,49 +360,6 @@ class Broker:
         self.topics.on_change.append(path.forget)
         self._fast_path.path = path
         return path.learn
-
-    def _own_processors(
-        self,
-        store: MessageStore,
-        writer: MessageWriter,
-        pulls: PullProcessor,
-        delay: DelayService,
-        timers: TimerService,
-    ) -> list[Processor]:
-        options, runtime = self.options, self._runtime
-        return [
-            SendBackProcessor(
-                *(options, store, writer, self.topics, self.groups, self.statistics, runtime),
-                guard=self._guard,
-            ),
-            QueryProcessor(store, self.consumers, self._guard),
-            RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
-            ReplyProcessor(
-                *(options, self.rules, writer, self.producers, self.calls, self.offset_ids, runtime.clock),
-                body_bytes_max=store.options.max_message_size_bytes,
-            ),
-            BrokerAdminProcessor(
-                *(options, store, self.statistics, self.flow, pulls.polling, delay, timers, runtime),
-                self.reconfigure,
-            ),
-        ]
-
-    def _membership_processors(self, store: MessageStore) -> list[Processor]:
-        options, topics, groups = self.options, self.topics, self.groups
-        consumers, offsets, rates = self.consumers, self.offsets, self.statistics
-        clock = self._runtime.clock
-        return [
-            HeartbeatProcessor(options, topics, groups, consumers, self.producers),
-            QueueLocksProcessor(options, topics, groups, self.locks),
-            PartitionLeasesProcessor(options, topics, groups, self.leases),
-            OffsetsProcessor(options, topics, groups, offsets, self.leases, store, self._tables),
-            TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
-            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
-            ConsumeStatsProcessor(
-                *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: self.address)
-            ),
-            OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
-        ]
 
     def _begin(self) -> None:
         """Everything that runs by itself."""

@@ -359,6 +359,8 @@ TABLE: dict[int, Needs] = {
     R.GET_ALL_PRODUCER_INFO: _look,
     R.GET_ALL_MESSAGE_REQUEST_MODE: _look,
     R.GET_ALL_DELAY_OFFSET: _look,
+    R.GET_TIMER_CHECK_POINT: _look,
+    R.GET_TIMER_METRICS: _look,
     # The cluster: changing.
     R.UPDATE_BROKER_CONFIG: _change,
     R.UPDATE_NAMESRV_CONFIG: _change,
