@@ -55,6 +55,7 @@ from penstock.broker.table_journal import TableJournal
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_sends import TimerSends
 from penstock.broker.topics import Topics
+from penstock.broker.transactions import Transactions
 from penstock.broker.writing import MessageWriter
 from penstock.broker.zookeeper_offsets import ZooKeeperOffsets, zookeeper_offsets
 from penstock.errors import StoreClosedError
@@ -144,6 +145,7 @@ class Broker:
         self._retention: RetentionGroups | None = None
         self._pulls: PullProcessor | None = None
         self.publications: Publications | None = None
+        self.transactions: Transactions  # with the store
         self._services: MasterServices | None = None
         # What it is in its set: a master with a replication port, or a slave.
         self._place: ClassicMaster | ClassicSlave | CoordinatedMember | None = None
@@ -210,6 +212,8 @@ class Broker:
             await self._zookeeper.start()
         publications = await self._finish_publications(store)
         self._assemble(store, publications)
+        if not self.options.is_slave:
+            await asyncio.get_running_loop().run_in_executor(None, self.transactions.recover)
         if self._flusher is not None and self._place is not None:
             self._flusher.start()
             await self._place.start()
@@ -272,22 +276,32 @@ class Broker:
             journal = TableJournal(runtime.disk, self._config)
             self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, timers, journal)
             self._tables.recover()
+        unique_ids, host = UniqueIds(self._store_host(), runtime), self._store_host()
+        self.transactions = Transactions(
+            *(
+                options,
+                store,
+                writer,
+                self.rules,
+                self.topics,
+                self.offsets,
+                self.producers,
+                unique_ids,
+                clock,
+            ),
+            *(host, delay),
+        )
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(
-            delay, timers, publications, retention, flusher, clean_ms, self._zookeeper
+            *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self._zookeeper)
         )
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         leases, flow, rates = self.leases, self.flow, self.statistics
         pulls = self._pulls = PullProcessor(
             options, store, topics, groups, consumers, offsets, leases, flow, rates, clock
         )
-        unique_ids = UniqueIds(self._store_host(), runtime)
         sends = SendProcessor(
-            self.rules,
-            writer,
-            TimerSends(timers),
-            unique_ids,
-            self.offset_ids,
+            *(self.rules, writer, TimerSends(timers), unique_ids, self.offset_ids, self.transactions.open),
             body_bytes_max=store.options.max_message_size_bytes,
             batch_count_max=options.batch_count_max,
             learn=self._make_fast_path(writer),
@@ -295,6 +309,7 @@ class Broker:
         processors: list[Processor] = [
             sends,
             pulls,
+            self.transactions,
             *own_processors(self, store, writer, pulls, delay, timers, runtime, self._guard),
         ]
         processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
@@ -361,6 +376,45 @@ class Broker:
         self._fast_path.path = path
         return path.learn
 
+<<<<<<< HEAD
+=======
+    def _own_processors(
+        self, store: MessageStore, writer: MessageWriter, pulls: PullProcessor, delay: DelayService
+    ) -> list[Processor]:
+        options, runtime = self.options, self._runtime
+        return [
+            SendBackProcessor(
+                options, store, writer, self.topics, self.groups, self.statistics, runtime.entropy
+            ),
+            QueryProcessor(store, self.consumers),
+            RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
+            ReplyProcessor(
+                *(options, self.rules, writer, self.producers, self.calls, self.offset_ids, runtime.clock),
+                body_bytes_max=store.options.max_message_size_bytes,
+            ),
+            BrokerAdminProcessor(
+                options, store, self.statistics, self.flow, pulls.polling, delay, runtime, self.reconfigure
+            ),
+        ]
+
+    def _membership_processors(self, store: MessageStore) -> list[Processor]:
+        options, topics, groups = self.options, self.topics, self.groups
+        consumers, offsets, rates = self.consumers, self.offsets, self.statistics
+        clock = self._runtime.clock
+        return [
+            HeartbeatProcessor(options, topics, groups, consumers, self.producers),
+            QueueLocksProcessor(options, topics, groups, self.locks),
+            PartitionLeasesProcessor(options, topics, groups, self.leases),
+            OffsetsProcessor(options, topics, groups, offsets, self.leases, store, self._tables),
+            TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
+            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
+            ConsumeStatsProcessor(
+                *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: self.address)
+            ),
+            OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
+        ]
+
+>>>>>>> 94ea6d6 (Transactions: half messages, their ends and checks, in RocketMQ's form)
     def _begin(self) -> None:
         """Everything that runs by itself."""
         if self._pulls is None or self._delay is None or self._timer is None or self._services is None:

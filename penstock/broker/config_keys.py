@@ -70,6 +70,9 @@ BROKER_KEYS = {
     "timerWheelEnable": "timers",
     "traceOn": "trace_on",
     "traceTopicEnable": "trace_topic_enabled",
+    "transactionCheckInterval": "transaction_check_interval_ms",
+    "transactionCheckMax": "transaction_check_max",
+    "transactionTimeOut": "transaction_timeout_ms",
     "useServerSideResetOffset": "server_side_reset",
 }
 STORE_KEYS: dict[str, Callable[[StoreOptions], object]] = {
@@ -125,6 +128,9 @@ CHANGEABLE: dict[str, Range | None] = {
     "storeReplyMessageEnable": None,
     "timerMaxDelaySec": Range(1, 315_360_000),
     "traceOn": None,
+    "transactionCheckInterval": Range(100, 3_600_000),
+    "transactionCheckMax": Range(1, 10_000),
+    "transactionTimeOut": Range(0, 3_600_000),
     "useServerSideResetOffset": None,
 }
 LINES_MAX = 200

@@ -1,5 +1,6 @@
-"""What only a master does besides answering: it delivers delayed messages, by level and by time, publishes what was
-staged, says which groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
+"""What only a master does besides answering: it delivers delayed messages, by level and by time, asks about
+transactions, publishes what was staged, says which groups still need old messages, and writes offsets to ZooKeeper
+where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -13,6 +14,7 @@ from penstock.broker.delay import DelayService
 from penstock.broker.publications import Publications
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.timer import TimerService
+from penstock.broker.transactions import Transactions
 from penstock.broker.zookeeper_offsets import ZooKeeperOffsets
 from penstock.store.loop_flush import LoopFlusher
 
@@ -25,6 +27,7 @@ class MasterServices:
         delay: DelayService,
         timers: TimerService,
         publications: Publications,
+        transactions: Transactions,
         retention: RetentionGroups,
         flusher: LoopFlusher,
         clean_interval_ms: int,
@@ -33,6 +36,7 @@ class MasterServices:
         self._delay = delay
         self._timers = timers
         self._publications = publications
+        self._transactions = transactions
         self._retention = retention
         self._flusher = flusher
         self._clean_interval_ms = clean_interval_ms
@@ -45,7 +49,9 @@ class MasterServices:
         knew."""
         if self._zookeeper is not None:
             await self._zookeeper.prepare()
-        await asyncio.get_running_loop().run_in_executor(None, self._publications.recover)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._publications.recover)
+        await loop.run_in_executor(None, self._transactions.recover)
 
     def start(self) -> None:
         if self.is_running:
@@ -54,6 +60,7 @@ class MasterServices:
         self._publications.start(self._flusher)
         self._delay.start()
         self._timers.start()
+        self._transactions.start()
         if self._zookeeper is not None:
             self._zookeeper.lead()
         self._tell()
@@ -73,6 +80,7 @@ class MasterServices:
             self._timer = None
         self._delay.pause()
         self._timers.pause()
+        await self._transactions.stop()
         await self._publications.stop()
         if self._zookeeper is not None:
             await self._zookeeper.rest()

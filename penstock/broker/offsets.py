@@ -23,6 +23,8 @@ from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
 _NONE: dict[int, int] = {}
+# Its progress is the broker's: which half messages it may forget.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _Table = dict[TopicGroup, dict[int, int]]
 
 
@@ -93,16 +95,18 @@ class ConsumerOffsets:
     # -- offsets ---------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Remember an offset; False if a reset of this queue is pending, which drops it. Raises RequestError if it is
-        the first one there and no more are kept."""
+        """Remember an offset; False if a reset of this queue is pending, which drops it, or if the group is the
+        broker's own. Raises RequestError if it is the first one there and no more are kept."""
+        if group == TRANSACTION_GROUP:
+            return False  # whoever moved it would have half messages forgotten (A19)
         if self._resets and queue_id in self._resets.get(TopicGroup(topic, group), _NONE):
             return False
         self._set(group, topic, queue_id, offset)
         return True
 
     def restore(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take an offset from where it was kept besides. Raises RequestError if it is the first one there and no more
-        are kept."""
+        """Take an offset from where it was kept besides, or of the broker's own group. Raises RequestError if it is
+        the first one there and no more are kept."""
         self._set(group, topic, queue_id, offset)
 
     def _set(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -161,6 +165,8 @@ class ConsumerOffsets:
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group: the next pull of the queue is told, and the offset counts from now on."""
+        if group == TRANSACTION_GROUP:
+            return
         self._set(group, topic, queue_id, offset)
         self._resets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset
         for listener in self.on_reset:

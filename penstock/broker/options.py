@@ -50,6 +50,9 @@ _AT_LEAST_ONE = (
     "publications_waiting_max",
     "publication_queries_max",
     "publication_save_interval_ms",
+    "transaction_check_interval_ms",
+    "transaction_check_max",
+    "transactions_open_max",
     "in_sync_replicas",
     "min_in_sync_replicas",
     "slave_timeout_ms",
@@ -286,8 +289,19 @@ class BrokerOptions:
     sends_waiting_bytes_max: int = 256 << 20
     # Messages in one batch.
     batch_count_max: int = 10_000
-    # Whether transactional messages are refused (rejectTransactionMessage).
+
+    # -- transactions
+
+    # Whether transactional messages are refused; those that are open can still be ended (rejectTransactionMessage).
     reject_transactions: bool = False
+    # How often producers are asked about transactions that they have not ended (transactionCheckInterval).
+    transaction_check_interval_ms: int = 30_000
+    # How old a transaction has to be before anybody is asked; a message can demand longer (transactionTimeOut).
+    transaction_timeout_ms: int = 6_000
+    # How often a producer is asked about one transaction before that is parked (transactionCheckMax).
+    transaction_check_max: int = 15
+    # Transactions that may be open at once; beyond it new ones are refused as busy.
+    transactions_open_max: int = 500_000
 
     # -- staged publication (Spark's sink)
 

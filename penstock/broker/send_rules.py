@@ -188,25 +188,38 @@ class SendRules:
         return flag | MULTI_TAGS if config.filter_type == "MULTI_TAG" else flag
 
     def check_kind(
-        self, config: TopicConfig, header: SendMessageRequestHeader, pairs: dict[str, str], level: int
-    ) -> None:
-        """Refuse what would not be kept as it was meant."""
+        self, config: TopicConfig, header: SendMessageRequestHeader, pairs: dict[str, str], is_retry: bool
+    ) -> bool:
+        """Refuse what would not be kept as it was meant. Whether it is the half of a transaction; `is_retry`: it was
+        consumed before, and is to be again or never."""
         if is_compacted(config) and not pairs.get(text.KEYS, "").strip():
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {config.name} is compacted: a message needs KEYS"
             )
-        is_retry = header.reconsume_times > 0 and level > 0
-        if pairs.get(text.TRANSACTION, "").lower() == "true":
-            # Clients before 4.6.1 leave the mark on messages that they send back: those are not prepared anew.
-            is_prepared = not is_retry
-        else:
-            is_prepared = bool(header.sys_flag & PREPARED_OR_MORE)
-        if is_prepared:
+        if pairs.get(text.TRANSACTION, "").lower() != "true":
+            if header.sys_flag & PREPARED_OR_MORE:
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the flag says that it is transactional and the property {text.TRANSACTION} does not",
+                    "set both, or neither",
+                )
+            return False
+        if is_retry:
+            return False  # clients before 4.6.1 leave the mark on messages that they send back
+        for name in text.TIMERS:
+            if name in pairs:
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"a transaction is not delivered at a time ({name})",
+                    f"use a delay level, property DELAY from 1 to {self._delay_levels}, which counts from the commit",
+                )
+        if self.options.reject_transactions:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 "this broker takes no transactional messages",
                 "send it without a transaction, or to a broker that takes them",
             )
+        return True
 
     def delay_level(self, pairs: dict[str, str]) -> int:
         """The delay level that a message asks for, 0 for none; what is no level is refused, never taken as now."""

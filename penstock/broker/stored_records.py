@@ -51,7 +51,8 @@ def record_at(store: MessageStore, position: int) -> StoredRecord | None:
     try:
         message = store.message_at(position)
     except CodecError as error:
-        _LOG.warning("a record that was asked for cannot be read: %s", error)
+        # Its text only: the error knows frames that hold the segment's map, and whoever keeps logs would keep that.
+        _LOG.warning("a record that was asked for cannot be read: %s", str(error))
         return None
     return None if message is None else record_of(store, message)
 

@@ -150,6 +150,21 @@ class MessageWriter:
     ) -> None:
         """Store messages of one topic with one write. Raises if nothing was stored; else `done` is called, now or
         later. A request that fits no record has `size` -1 afterwards; if none fits, that raises too."""
+        started_ms, stored = self._append(requests, demand)
+        size = sum(request.size for request in stored)
+        self._wait(((topic, len(stored), size),), _end(stored), demand, started_ms, done)
+
+    def append_together(self, requests: Sequence[AppendRequest], done: Done) -> None:
+        """The same for messages of several topics, in this order. If this raises, those that were stored all the same
+        have a `size` above 0."""
+        started_ms, stored = self._append(requests, None)
+        parts = [(request.queue.topic.decode(), 1, request.size) for request in stored]
+        self._wait(parts, _end(stored), None, started_ms, done)
+
+    def _append(
+        self, requests: Sequence[AppendRequest], demand: Durability | None
+    ) -> tuple[int, list[AppendRequest]]:
+        """When it began, and what is in the log."""
         self._flow.admit(sum(len(request.body) for request in requests))
         self._ask_replicas(demand, len(requests))
         started_ms = self._clock.monotonic_ms()
@@ -163,9 +178,7 @@ class MessageWriter:
             self._statistics.put_failures += len(requests)
             limit = self._store.options.segment_size_bytes
             raise MessageTooLargeError(f"no record of {limit} bytes holds the message", "send it in parts")
-        last = stored[-1]
-        size = sum(request.size for request in stored)
-        self._wait(((topic, len(stored), size),), last.physical_offset + last.size, demand, started_ms, done)
+        return started_ms, stored
 
     def append_run(
         self, build: Callable[[RecordBuilder], int], parts: Callable[[], Parts], done: Done
@@ -418,3 +431,7 @@ def _unknown(error: RequestError) -> Written:
     """Stored, and nobody may say so any more."""
     unknown = UnknownOutcomeError(error.code, error.message, error.hint)
     return Written(error.code, Durability.MEMORY, unknown)
+
+
+def _end(stored: Sequence[AppendRequest]) -> int:
+    return stored[-1].physical_offset + stored[-1].size

@@ -131,6 +131,9 @@ BROKER_KEYS = {
     "timerWheelEnable": Key("broker", "timers"),
     "traceOn": Key("broker", "trace_on"),
     "traceTopicEnable": Key("broker", "trace_topic_enabled"),
+    "transactionCheckInterval": Key("broker", "transaction_check_interval_ms"),
+    "transactionCheckMax": Key("broker", "transaction_check_max"),
+    "transactionTimeOut": Key("broker", "transaction_timeout_ms"),
     "useServerSideResetOffset": Key("broker", "server_side_reset"),
 }
 NAMESERVER_KEYS = {

@@ -17,6 +17,7 @@ from tests.abuse import (
     test_limits_staging,
     test_limits_timers,
     test_slow_readers,
+    test_transactions,
 )
 from tests.abuse.limits import TESTED
 from tests.abuse.observed import ROOT
@@ -28,6 +29,7 @@ MODULES = (
     test_limits_staging,
     test_limits_timers,
     test_slow_readers,
+    test_transactions,
 )
 # Limits whose tests need more than a socket: a slow disk, a client that answers late. Each is named in that file.
 ELSEWHERE = {
@@ -37,6 +39,8 @@ ELSEWHERE = {
     "broker.relay_timeout_ms": "tests/unit/broker/test_relay.py",
     "broker.partition_leases_max": "tests/unit/broker/test_partition_leases.py",
     "access.sessions_max": "tests/unit/security/test_freshness.py",
+    "broker.transaction_check_max": "tests/unit/broker/test_transaction_checks.py",
+    "broker.transaction_timeout_ms": "tests/unit/broker/test_transaction_checks.py",
 }
 # Not what a peer does to a server.
 OTHERS = {"remoting.connect_timeout_ms", "broker.register_timeout_ms", "broker.slave_timeout_ms"}

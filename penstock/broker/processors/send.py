@@ -6,7 +6,8 @@ Every answer, also a refusal, carries region and trace switch; one-way sends get
 given a unique key gets one.
 
 Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on; those
-that name their time in the timer topic, and are `timer.py`'s.
+that name their time in the timer topic, and are `timer.py`'s; the half of a transaction is stored in the half topic,
+and is in the table of open ones until somebody ends it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from functools import partial
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import refusal_fields
+from penstock.broker.half_messages import COUNTED_BY_BROKER, HALF_QUEUE, prepared
 from penstock.broker.message_ids import OffsetIds, UniqueIds, born_host
+from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
 from penstock.broker.timer_sends import TimerSends
 from penstock.broker.timer_times import handle_for
-from penstock.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from penstock.broker.topics import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.metadata.topic_table import TopicConfig
@@ -69,6 +72,7 @@ class SendProcessor:
         timers: TimerSends,
         unique_ids: UniqueIds,
         offset_ids: OffsetIds,
+        opened: OpenTransactions,
         *,
         body_bytes_max: int,
         batch_count_max: int,
@@ -79,6 +83,7 @@ class SendProcessor:
         self._timers = timers
         self._unique_ids = unique_ids
         self._offset_ids = offset_ids
+        self._open = opened
         self._body_bytes_max = body_bytes_max
         self._batch_count_max = batch_count_max
         # Told where plain messages go, so that the compiled way can take the next ones.
@@ -134,16 +139,25 @@ class SendProcessor:
             level = 0
             put[text.DELAY] = "-1"  # RocketMQ's mark on what was given up
             place = Place(dead.name, 0, queue_id)
-        self._rules.check_kind(config, header, pairs, level)
+        is_retry = header.reconsume_times > 0 and (level > 0 or dead is not None)
+        is_half = self._rules.check_kind(config, header, pairs, is_retry)
         self._check_size(command)
         unique = pairs.get(text.UNIQ_KEY)
         if not unique:
             unique = put[text.UNIQ_KEY] = self._unique_ids.next()
-        timed = {} if dead is not None else self._timers.waiting(pairs, level, place.topic, place.queue_id)
+        timed: dict[str, str] = {}
+        if is_half:
+            # A delay is not looked at before it is committed.
+            self._open.check_room()
+            put |= prepared(place.topic, place.queue_id, unique, header.producer_group, pairs)
+            place.topic, place.queue_id = HALF_TOPIC, HALF_QUEUE
+            drop = drop | {*COUNTED_BY_BROKER}
+        elif dead is None:
+            timed = self._timers.waiting(pairs, level, place.topic, place.queue_id)
         if timed:
             put |= timed
             place.topic, place.queue_id = WHEEL_TIMER_TOPIC, 0
-        if level:
+        if level and not is_half:
             put |= delayed(place, level)
         put |= self._rules.suffix
         stored = text.encode(text.changed(properties, pairs, drop, put))
@@ -157,7 +171,7 @@ class SendProcessor:
             self._rules.system_flag(config, header.sys_flag),
             header.reconsume_times,
         )
-        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None:
+        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None and not is_half:
             demand = Durability.MEMORY
 
         def done(written: Written) -> None:
@@ -166,7 +180,9 @@ class SendProcessor:
             self._rules.once_saved(config.name, answer)
 
         self._writer.append(place.topic, (request,), demand, done)
-        if self._learn is not None and not level and not timed and dead is None:
+        if is_half:
+            self._open.opened(request.queue_offset)
+        elif self._learn is not None and not level and not timed and dead is None:
             self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
 
     def _check_size(self, command: Command) -> None:

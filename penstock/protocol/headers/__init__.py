@@ -123,8 +123,16 @@ from penstock.protocol.headers.staging import (
     StageMessagesRequestHeader,
     StageMessagesResponseHeader,
 )
+from penstock.protocol.headers.transaction import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
 
 __all__ = [
+    "CheckTransactionStateRequestHeader",
+    "EndTransactionRequestHeader",
+    "ResumeCheckHalfMessageRequestHeader",
     "AddWritePermOfBrokerRequestHeader",
     "AddWritePermOfBrokerResponseHeader",
     "AlterSyncStateSetRequestHeader",

@@ -210,12 +210,7 @@ REFUSALS = {
         ResponseCode.MESSAGE_ILLEGAL,
         "timer",
     ),
-    "a transaction": (
-        send_fields(props=properties(TRAN_MSG="true", PGROUP="g")),
-        ResponseCode.NO_PERMISSION,
-        "transactional",
-    ),
-    "a flag that says prepared": (send_fields(f=4), ResponseCode.NO_PERMISSION, "transactional"),
+    "a flag that says prepared": (send_fields(f=4), ResponseCode.MESSAGE_ILLEGAL, "transactional"),
     "a durability nobody has": (
         send_fields(**{DURABILITY_FIELD: "eternal"}),
         ResponseCode.MESSAGE_ILLEGAL,
