@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from penstock.client.request_reply import Reply
     from penstock.client.results import SendResult, SendStatus
     from penstock.client.service_state import ServiceState
+    from penstock.client.transactions import (
+        AsyncTransaction,
+        Transaction,
+        TransactionListener,
+        TransactionState,
+    )
     from penstock.errors import (
         BufferFullError,
         CallTimeoutError,
@@ -50,6 +56,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncTransaction",
     "BufferFullError",
     "CallTimeoutError",
     "ClientClosedError",
@@ -84,6 +91,9 @@ __all__ = [
     "SendUnknownError",
     "ServiceState",
     "TlsOptions",
+    "Transaction",
+    "TransactionListener",
+    "TransactionState",
     "__version__",
 ]
 
@@ -92,6 +102,7 @@ _HOMES = {
     "AsyncAdmin": "penstock.client.admin",
     "AsyncConsumer": "penstock.client.consumer",
     "AsyncProducer": "penstock.client.producer",
+    "AsyncTransaction": "penstock.client.transactions",
     "ConsistentHash": "penstock.client.allocation",
     "Consumer": "penstock.client.consumer",
     "DEAD_LETTER": "penstock.client.received",
@@ -111,6 +122,9 @@ _HOMES = {
     "SendStatus": "penstock.client.results",
     "ServiceState": "penstock.client.service_state",
     "TlsOptions": "penstock.remoting",
+    "Transaction": "penstock.client.transactions",
+    "TransactionListener": "penstock.client.transactions",
+    "TransactionState": "penstock.client.transactions",
 }
 
 

@@ -13,6 +13,7 @@ to the loop it was started in.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -22,13 +23,15 @@ from penstock.client.batching import Parcel
 from penstock.client.delivery import Delivery, partition
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
-from penstock.client.outgoing import MessageParts, Outgoing
+from penstock.client.outgoing import MessageParts, Outgoing, compose_half
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
 from penstock.client.tracing import TraceCounts, Tracing
+from penstock.client.transaction_calls import TransactionCalls, TransactionListener, TransactionState
+from penstock.client.transactions import AsyncTransaction
 from penstock.errors import (
     BufferFullError,
     ClientClosedError,
@@ -41,6 +44,7 @@ from penstock.message import Message
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
+logger = logging.getLogger(__name__)
 Body = bytes | bytearray | memoryview
 TRACE_PRODUCER = "PENSTOCK_INNER_TRACE_PRODUCER"
 OnResult = Callable[[SendResult | None, PenstockError | None], object]
@@ -92,6 +96,8 @@ class AsyncProducer:
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
         rpc_hook: RpcHook | None = None,
+        transaction_listener: TransactionListener | None = None,
+        transaction_topics: Iterable[str] = (),
         **settings: Unpack[ProducerSettings],
     ) -> None:
         given = {**settings, "name_servers": name_servers, "group": group}
@@ -99,6 +105,9 @@ class AsyncProducer:
         self._runtime = runtime
         self._tls = tls
         self._rpc_hook = rpc_hook
+        self._listener = transaction_listener
+        self._transaction_topics = tuple(transaction_topics)
+        self._calls: TransactionCalls | None = None
         self._instance: ClientInstance | None = None
         self._delivery: Delivery | None = None
         self._requests: set[Request] = set()
@@ -133,7 +142,10 @@ class AsyncProducer:
                 self._instance = instance
                 if self.options.trace:
                     self._delivery.tracing = self._make_tracing(instance)
+                self._calls = TransactionCalls(instance, self.options, self._listener)
+                instance.add_transactions(self.options.group, self._calls)
                 instance.add_producer(self.options.group)
+                await self._be_known(self._delivery)
                 self._state = ServiceState.RUNNING
             return self._delivery
 
@@ -143,6 +155,18 @@ class AsyncProducer:
     def _untraced(self) -> AsyncProducer:
         """A producer of the same client that writes the traces of this one."""
         return trace_producer(self.client_options, self._runtime, self._tls, self._rpc_hook)
+
+    async def _be_known(self, delivery: Delivery) -> None:
+        """With a listener: have the brokers that may ask know of this producer before it sends anything."""
+        if self._listener is None:
+            return
+        for topic in (self.options.template_topic, *self._transaction_topics):
+            try:
+                await delivery.sender.route(topic)
+            except PenstockError as error:
+                logger.info(
+                    "brokers of %s do not know of producer group %s: %s", topic, self.options.group, error
+                )
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
@@ -168,6 +192,9 @@ class AsyncProducer:
             await delivery.close()
             if delivery.tracing is not None:
                 await delivery.tracing.close()
+            if self._calls is not None:
+                instance.remove_transactions(self.options.group, self._calls)
+                await self._calls.close()
             await instance.remove_producer(self.options.group)
             await instance.release()
 
@@ -341,6 +368,27 @@ class AsyncProducer:
         """
         delivery = self._delivery or await self._ready()
         return await delivery.sender.recall(handle)
+
+    def transaction(
+        self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
+    ) -> AsyncTransaction:
+        """A message that is seen if the body of `async with` returns, and not if it raises (`transactions.py`)."""
+        return AsyncTransaction(lambda: self._begin(message, body, parts), self._end)
+
+    async def _begin(self, message: Message | str, body: Body | None, parts: MessageParts) -> SendResult:
+        delivery = self._delivery or await self._ready()
+        item = compose_half(delivery.composer, self.options.group, message, body, parts)
+        if not delivery.inbox.reserve(item.size):
+            await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(item.size))
+        return await self._transactions().begin(delivery, item)
+
+    async def _end(self, result: SendResult, state: TransactionState, reason: str = "") -> None:
+        await self._transactions().end(result, state, reason)
+
+    def _transactions(self) -> TransactionCalls:
+        if self._calls is None:
+            raise closed_error()
+        return self._calls
 
     async def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""

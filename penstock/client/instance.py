@@ -26,10 +26,11 @@ from penstock.client.identity import UniqueIds, client_id
 from penstock.client.name_servers import NameServers
 from penstock.client.options import ClientOptions
 from penstock.client.producer_beats import ProducerBeats
+from penstock.client.received import ReceivedMessage, decode_records
 from penstock.client.request_reply import Replies
 from penstock.client.routes import Routes, TopicRoute, read_address
 from penstock.client.signing import signing_hook
-from penstock.errors import ClientError, ConnectError, PenstockError
+from penstock.errors import ClientError, CodecError, ConnectError, PenstockError
 from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.route import MASTER_ID
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -72,6 +73,19 @@ class ConsumerMember(Protocol):
 
     def handle(self, connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
         """A broker's request to this group: codes 40, 220, 221, 307, 309."""
+
+
+class TransactionMember(Protocol):
+    """What an instance needs of a producer that has transactions. All of it is called in the loop."""
+
+    @property
+    def has_listener(self) -> bool: ...
+
+    def is_known(self, msg_id: str) -> bool:
+        """Whether it has begun the transaction of this message."""
+
+    def asked(self, connection: Connection, command: Command, message: ReceivedMessage) -> None:
+        """Say how it ended, now, later or never."""
 
 
 class ClientInstance:
@@ -121,6 +135,8 @@ class ClientInstance:
         self._lost: set[str] = set()
         self.unsettled_ms = -NEVER_MS
         self._producers: dict[str, int] = {}
+        # Who answers for transactions, by producer group.
+        self._answering: dict[str, list[TransactionMember]] = {}
         self._producer_beats: ProducerBeats | None = None
         self._consumers: dict[str, ConsumerMember] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,6 +154,7 @@ class ClientInstance:
         self.table.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.replies.handle)
         for code in _CONSUMER_REQUESTS:
             self.table.register(code, self._to_consumer)
+        self.table.register(RequestCode.CHECK_TRANSACTION_STATE, self._to_producer)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -250,6 +267,30 @@ class ClientInstance:
             self._producers[group] = left
         elif self._producers.pop(group, None) is not None:
             await self._unregister("producerGroup", group)
+
+    def add_transactions(self, group: str, member: TransactionMember) -> None:
+        """A producer of this group answers for transactions."""
+        self._answering.setdefault(group, []).append(member)
+
+    def remove_transactions(self, group: str, member: TransactionMember) -> None:
+        """It does so no more."""
+        members = self._answering.get(group, [])
+        if member in members:
+            members.remove(member)
+        if not members:
+            self._answering.pop(group, None)
+
+    def _to_producer(self, connection: Connection, command: Command) -> None:
+        """A broker asks how a transaction ended (39): whoever has begun it says, else whoever has a listener."""
+        messages = decode_records(command.body)
+        if len(messages) != 1:
+            raise CodecError(f"a question about {len(messages)} transactions")
+        (message,) = messages
+        members = self._answering.get(message.properties.get("PGROUP", ""), [])
+        found = [member for member in members if member.is_known(message.msg_id)]
+        found = found or [member for member in members if member.has_listener]
+        if found:
+            found[0].asked(connection, command, message)
 
     def add_consumer(self, member: ConsumerMember) -> None:
         """A consumer joins. One of each group: two would each believe to be the whole client."""

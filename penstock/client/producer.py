@@ -38,6 +38,7 @@ from penstock.client.results import SendResult
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
 from penstock.client.tracing import TraceCounts
+from penstock.client.transactions import Transaction, TransactionListener
 from penstock.message import Message
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
@@ -58,10 +59,19 @@ class Producer:
         runtime: Runtime | None = None,
         tls: TlsOptions | None = None,
         rpc_hook: RpcHook | None = None,
+        transaction_listener: TransactionListener | None = None,
+        transaction_topics: Iterable[str] = (),
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._async = AsyncProducer(
-            name_servers, group, runtime=runtime, tls=tls, rpc_hook=rpc_hook, **settings
+            name_servers,
+            group,
+            runtime=runtime,
+            tls=tls,
+            rpc_hook=rpc_hook,
+            transaction_listener=transaction_listener,
+            transaction_topics=transaction_topics,
+            **settings,
         )
         self._thread: LoopThread | None = None
         self._delivery: Delivery | None = None
@@ -225,6 +235,14 @@ class Producer:
         """Take back a message that waits for its time; see `AsyncProducer.recall`."""
         self._ready()
         return self._run(self._async.recall(handle))
+
+    def transaction(
+        self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
+    ) -> Transaction:
+        """A message that is seen if the body of `with` returns, and not if it raises (`transactions.py`)."""
+        self._ready()
+        producer = self._async
+        return Transaction(lambda: producer._begin(message, body, parts), producer._end, self._run)
 
     def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""

@@ -111,7 +111,7 @@ class Sender:
         parcel.began_ms = self._clock.monotonic_ms()
         attempts = SendAttempts(
             self._next_queue(parcel),
-            attempts_max=1 + self._options.retries,
+            attempts_max=1 if parcel.items[0].is_half else 1 + self._options.retries,
             durability=parcel.items[0].durability,
             retry_not_durable=self._options.retry_not_durable,
             wait_until_ms=parcel.began_ms + self._options.send_timeout_ms * self._options.retries,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,12 @@ def test_only_half_messages_can_be_committed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
             half = await prepare(bench.client, "U1")
-            lookalike = {"REAL_TOPIC": "T", "REAL_QID": "0", "PGROUP": "producers", "UNIQ_KEY": "U9"}
+            lookalike: dict[str, Any] = {
+                "REAL_TOPIC": "T",
+                "REAL_QID": "0",
+                "PGROUP": "producers",
+                "UNIQ_KEY": "U9",
+            }
             assert (await bench.client.send("Other", b"plain", **lookalike)).code == 0
             assert (await end(bench.client, half, COMMIT)).code == 0
             [plain] = stored(bench, "Other")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import open_transactions, transaction_checks
+from penstock.broker import open_transactions, stored_records, transaction_checks
 from penstock.broker.half_messages import FIRST_STORED, marked
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.errors import DiskFullError
@@ -62,7 +62,7 @@ def test_an_open_transaction_is_put_back_and_its_producer_asked(tmp_path: Path, 
             assert question.fields["commitLogOffset"] == str(copy.physical_offset)
             assert question.fields["msgId"] == question.fields["transactionId"] == "U1"
             assert question.fields["offsetMsgId"] == copy.message_id
-            shown = decode_record(question.body)
+            shown = decode_record(bytes(question.body))
             assert (shown.topic, shown.queue_id, shown.body) == ("T", 3, b"body")
             assert shown.properties == copy.properties
             assert copy.properties["TRANSACTION_CHECK_TIMES"] == "1"
@@ -155,7 +155,7 @@ def test_after_too_many_checks_a_transaction_is_parked_and_can_be_resumed(tmp_pa
             assert resumed.code == 0, resumed.remark
             await check(bench)
             question = (await asked.wait(4))[3]
-            assert decode_record(question.body).properties["TRANSACTION_CHECK_TIMES"] == "1"
+            assert decode_record(bytes(question.body)).properties["TRANSACTION_CHECK_TIMES"] == "1"
             assert (await end(client, half_of(question), COMMIT)).code == 0
             assert [message.body for message in stored(bench)] == [b"stuck"]
             for wrong in (half_of(question).unique, stored(bench)[0].message_id, "F" * 32):
@@ -206,7 +206,7 @@ def test_what_was_to_be_left_alone_for_a_time_cannot_be_ended_unasked_after_it(t
 
 def test_the_service_asks_by_itself_at_its_interval(tmp_path: Path) -> None:
     async def scenario() -> None:
-        options = {
+        options: dict[str, Any] = {
             "transaction_check_interval_ms": 100,
             "transaction_timeout_ms": 0,
             "transaction_check_max": 3,
@@ -280,7 +280,7 @@ def test_a_message_whose_mark_was_lost_is_found_and_not_asked_about(tmp_path: Pa
             await check(bench)
             found = await asked.wait(2)
             assert [question.fields["msgId"] for question in found] == ["U2", "U1"]
-            assert decode_record(found[1].body).body == b"twin"
+            assert decode_record(bytes(found[1].body)).body == b"twin"
             assert marks(bench)[0] == b"0,"
             assert (await end(client, half, COMMIT)).code == 0
             assert len(stored(bench)) == 1
@@ -369,7 +369,7 @@ def test_a_half_message_that_is_gone_ends_its_transaction(
             await prepare(bench.client, "U1")
             await prepare(bench.client, "U2")
             _, asked = await producer(bench)
-            real = open_transactions.record_at
+            real = stored_records.record_at
             first = halves(bench)[0].physical_offset
             monkeypatch.setattr(
                 open_transactions, "record_at", lambda store, at: None if at == first else real(store, at)
