@@ -20,17 +20,21 @@ type action func(command object) (object, error)
 func main() {
 	rlog.SetLogLevel("warn")
 	producers, pushers, pullers := newProducers(), newPushers(), newPullers()
+	transactions := newTransactions()
 	actions := map[string]action{
-		"producer": producers.create,
-		"send":     producers.send,
-		"push":     pushers.create,
-		"received": pushers.received,
-		"assigned": pushers.assigned,
-		"puller":   pullers.create,
-		"pull":     pullers.pull,
+		"producer":             producers.create,
+		"send":                 producers.send,
+		"transaction_producer": transactions.create,
+		"transaction":          transactions.send,
+		"questions":            transactions.asked,
+		"push":                 pushers.create,
+		"received":             pushers.received,
+		"assigned":             pushers.assigned,
+		"puller":               pullers.create,
+		"pull":                 pullers.pull,
 		"close": func(command object) (object, error) {
 			name := command.text("name")
-			if producers.close(name) || pushers.close(name) || pullers.close(name) {
+			if producers.close(name) || transactions.close(name) || pushers.close(name) || pullers.close(name) {
 				return object{}, nil
 			}
 			return nil, fmt.Errorf("nothing is named %s", name)
@@ -39,6 +43,7 @@ func main() {
 			pushers.closeAll()
 			pullers.closeAll()
 			producers.closeAll()
+			transactions.closeAll()
 			return object{}, nil
 		},
 	}

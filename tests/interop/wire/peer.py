@@ -64,6 +64,27 @@ class Peer:
         results: list[Json] = self.driver.do("send", **command)["results"]
         return results
 
+    def transacting(self, *, group: str | None = None, answer: str | None = None) -> str:
+        """The name of a transactional producer that has started; `answer`: what it says to every question."""
+        name = self.fresh("transacting")
+        command = {"name": name, "group": group or f"group-of-{name}", "nameserver": self.server.nameserver}
+        self.driver.do("transaction_producer", **command, **({} if answer is None else {"answer": answer}))
+        return name
+
+    def transact(self, name: str, topic: str, messages: Iterable[tuple[str, str, str]]) -> list[Json]:
+        """One transaction for each body; what its local work comes to, and what questions are answered with."""
+        specs = [
+            {"body": body, "keys": f"k-{body}", "properties": {"local": local, "check": check}}
+            for body, local, check in messages
+        ]
+        results: list[Json] = self.driver.do("transaction", name=name, topic=topic, messages=specs)["results"]
+        return results
+
+    def questions(self, name: str) -> list[Json]:
+        """What a transactional producer was asked about so far."""
+        messages: list[Json] = self.driver.do("questions", name=name)["messages"]
+        return messages
+
     def create_topic(self, queues: int = 4) -> str:
         """A new topic, which has its route when this returns."""
         topic = self.fresh("topic")

@@ -92,6 +92,9 @@ class RocketMQ:
             "flushConsumerOffsetInterval": 1000,
             "enablePropertyFilter": "true",
             "recallMessageEnable": "true",
+            "transactionCheckInterval": 1000,
+            # More than the three seconds that it keeps marks in memory: younger ones it would ask about although they ended.
+            "transactionTimeOut": 4000,
             "deleteWhen": 25,
             "diskMaxUsedSpaceRatio": 95,
         }

@@ -12,6 +12,7 @@ public final class ClientTool {
 
     public static void main(String[] arguments) throws Exception {
         Producers producers = new Producers();
+        Transactions transactions = new Transactions();
         PushConsumers pushers = new PushConsumers();
         PullConsumers pullers = new PullConsumers();
         new Driver()
@@ -23,6 +24,9 @@ public final class ClientTool {
             .on("query", producers::query)
             .on("create_topic", producers::createTopic)
             .on("flood", producers::flood)
+            .on("transaction_producer", transactions::create)
+            .on("transaction", transactions::send)
+            .on("questions", transactions::questions)
             .on("push", pushers::create)
             .on("received", pushers::received)
             .on("assigned", pushers::assigned)
@@ -33,7 +37,10 @@ public final class ClientTool {
             .on("seek", pullers::seek)
             .on("close", command -> {
                 String name = command.getString("name");
-                if (!producers.close(name) && !pushers.close(name) && !pullers.close(name)) {
+                if (!producers.close(name)
+                    && !transactions.close(name)
+                    && !pushers.close(name)
+                    && !pullers.close(name)) {
                     throw new IllegalArgumentException("nothing is named " + name);
                 }
                 return new JSONObject();
@@ -42,6 +49,7 @@ public final class ClientTool {
                 List<Thread> closing = pushers.closing();
                 closing.addAll(pullers.closing());
                 closing.addAll(producers.closing());
+                closing.addAll(transactions.closing());
                 // Now and then a stop of the 5.3 client takes three seconds of waiting; nobody needs to wait with it.
                 for (Thread thread : closing) {
                     thread.join(100);

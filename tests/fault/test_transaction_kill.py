@@ -1,0 +1,300 @@
+"""Broker and producer are killed at every step of a transaction: it ends as the work did, and is seen once or never.
+
+Steps at the broker are writes of its log (`transaction_broker.py`); after its death another starts on the directory,
+and the producer, which knows what its work came to, says so when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
+from penstock.errors import PenstockError
+from penstock.protocol.bodies import HeartbeatData, ProducerData
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection
+from penstock.testing import EmbeddedBroker
+from penstock.testing.embedded import BROKER
+from tests.unit.broker.running_broker import Client, records, run
+from tests.unit.broker.transaction_bench import GROUP, Half, half_of, prepare, stored
+
+ROOT = Path(__file__).resolve().parents[2]
+# The rounds in which a broker would ask again, if it had not understood.
+QUIET_S = 0.8
+
+
+class Life:
+    """One life of a broker, and a producer of the group that answers questions as it was told to."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str, answer: int | None) -> None:
+        self.process = process
+        self._answer = answer
+        self.questions: list[Half] = []
+        self.client = Client(address, {int(RequestCode.CHECK_TRANSACTION_STATE): self._asked})
+
+    def _asked(self, connection: Connection, command: Command) -> None:
+        half = half_of(command)
+        self.questions.append(half)
+        if self._answer is not None:
+            connection.send(
+                Command(RequestCode.END_TRANSACTION, half.end(self._answer, fromTransactionCheck="true"))
+            )
+
+    async def join(self) -> None:
+        """Be known to the broker as a producer."""
+        beat = HeartbeatData("producer@1", (ProducerData(GROUP),), ())
+        assert (await self.client.call(RequestCode.HEART_BEAT, body=beat.encode())).code == 0
+
+    async def bodies(self, topic: str = "T", queue: int = 0) -> list[bytes]:
+        """What a consumer finds in a queue."""
+        found: list[bytes] = []
+        while True:
+            answer = await self.client.pull(topic, queue, len(found))
+            if answer.code != 0:
+                return found
+            found += [message.body for message in records(answer.body)]
+
+    async def died(self) -> None:
+        assert await self.process.wait() == -signal.SIGKILL
+
+
+@asynccontextmanager
+async def life(data: Path, step: str = "none", answer: int | None = None) -> AsyncIterator[Life]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.fault.transaction_broker", str(data), step),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    found = Life(process, (await process.stdout.readline()).decode().strip(), answer)
+    try:
+        yield found
+    finally:
+        await found.client.close()
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]
+
+
+async def settled(broker: Life, wanted: list[bytes]) -> None:
+    """What is visible in the end, and that it stays so while further rounds go by."""
+    while (await broker.bodies()) != wanted:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    asked = len(broker.questions)
+    await asyncio.sleep(QUIET_S)
+    assert await broker.bodies() == wanted
+    assert len(broker.questions) == asked
+
+
+# Step at which the broker dies -> whether the next has to ask to know.
+COMMITS = {"commit-before": True, "commit-torn": False, "commit-after": False}
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", COMMITS)
+def test_a_commit_at_a_broker_that_dies_is_seen_once(tmp_path: Path, step: str) -> None:
+    """Before the write the producer is asked, and commits; after it, and between message and mark, nobody is asked,
+    and a commit that is sent again adds nothing."""
+
+    async def scenario() -> None:
+        async with life(tmp_path, step) as first:
+            half = await prepare(first.client, "U1", b"it")
+            with pytest.raises(PenstockError):
+                await first.client.call(RequestCode.END_TRANSACTION, half.end(8))
+            await first.died()
+        async with life(tmp_path, answer=8) as second:
+            await second.join()
+            await settled(second, [b"it"])
+            assert bool(second.questions) == COMMITS[step]
+            assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(8))).code == 0
+            assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(12))).code != 0
+            assert await second.bodies() == [b"it"]
+
+    run(scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", ["rollback-before", "rollback-after"])
+def test_a_rollback_at_a_broker_that_dies_is_never_seen(tmp_path: Path, step: str) -> None:
+    async def scenario() -> None:
+        async with life(tmp_path, step) as first:
+            half = await prepare(first.client, "U1", b"it")
+            with pytest.raises(PenstockError):
+                await first.client.call(RequestCode.END_TRANSACTION, half.end(12))
+            await first.died()
+        async with life(tmp_path, answer=12) as second:
+            await second.join()
+            while len(await second.bodies(HALF_DONE_TOPIC)) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await settled(second, [])
+            assert bool(second.questions) == (step == "rollback-before")
+            assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(12))).code == 0
+            assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(8))).code != 0
+            assert await second.bodies() == []
+
+    run(scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", ["half-before", "half-after"])
+def test_a_half_message_that_was_not_answered_is_rolled_back_when_it_is_asked_about(
+    tmp_path: Path, step: str
+) -> None:
+    """Its producer has not begun its work: it was told of no half message."""
+
+    async def scenario() -> None:
+        async with life(tmp_path, step) as first:
+            with pytest.raises(PenstockError):
+                await prepare(first.client, "U1", b"it")
+            await first.died()
+        async with life(tmp_path, answer=12) as second:
+            await second.join()
+            if step == "half-after":
+                while not second.questions:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            await settled(second, [])
+            assert [half.unique for half in second.questions] == (["U1"] if step == "half-after" else [])
+
+    run(scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", ["back-before", "back-after"])
+def test_a_check_at_a_broker_that_dies_is_made_again(tmp_path: Path, step: str) -> None:
+    async def scenario() -> None:
+        async with life(tmp_path, step) as first:
+            await first.join()
+            with suppress(PenstockError):  # on a slow machine it dies before it answers
+                await prepare(first.client, "U1", b"it")
+            await first.died()
+            assert first.questions == []
+        async with life(tmp_path, answer=8) as second:
+            await second.join()
+            await settled(second, [b"it"])
+            # The copy counts: what was put back and not asked about is not a second transaction.
+            assert len(second.questions) == 1
+            assert second.questions[0].offset == (2 if step == "back-after" else 1)
+
+    run(scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", ["park-torn", "park-after"])
+def test_what_was_being_parked_is_not_lost(tmp_path: Path, step: str) -> None:
+    """Without its mark it is parked once more: an operator sees it twice rather than never."""
+
+    async def scenario() -> None:
+        async with life(tmp_path, step) as first:
+            await first.join()
+            with suppress(PenstockError):
+                await prepare(first.client, "U1", b"stuck")
+            await first.died()
+        async with life(tmp_path) as second:
+            await second.join()
+            wanted = 2 if step == "park-torn" else 1
+            while len(await second.bodies(CHECK_MAX_TOPIC)) < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(QUIET_S)
+            assert await second.bodies(CHECK_MAX_TOPIC) == [b"stuck"] * wanted
+            assert second.questions == []
+            assert await second.bodies() == []
+
+    run(scenario)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+def test_progress_survives_a_broker_that_is_killed_while_it_asks(tmp_path: Path) -> None:
+    """Rounds, ends and kills, one after the other: each transaction ends once, as its producer says."""
+
+    async def scenario() -> None:
+        committed: list[bytes] = []
+        for number in range(2):
+            async with life(tmp_path, answer=None) as broker:
+                await broker.join()
+                known = [
+                    await prepare(broker.client, f"U{number}-{n}", b"%d-%d" % (number, n)) for n in range(6)
+                ]
+                await broker.client.call(RequestCode.END_TRANSACTION, known[0].end(8))
+                await broker.client.call(RequestCode.END_TRANSACTION, known[1].end(12))
+                committed.append(b"%d-0" % number)
+                while not broker.questions:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                late = broker.questions[0]
+                await broker.client.call(RequestCode.END_TRANSACTION, late.end(8))
+                committed.append(late.unique[1:].encode())
+        async with life(tmp_path, answer=12) as last:
+            await last.join()
+            halves = await last.bodies(HALF_TOPIC)
+            while not last.questions:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(QUIET_S)
+            await settled(last, committed)
+            assert len(halves) >= 12
+            assert {half.unique for half in last.questions} <= {
+                f"U{m}-{n}" for m in range(2) for n in range(6)
+            }
+
+    run(scenario)
+
+
+# -- the program dies --------------------------------------------------------------------------------------------
+
+
+class Shop:
+    """Knows by the file whether the work was done."""
+
+    def check(self, message: penstock.ReceivedMessage) -> penstock.TransactionState:
+        is_done = Path(message.body.decode()).exists()
+        return penstock.TransactionState.COMMIT if is_done else penstock.TransactionState.ROLLBACK
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I9")
+@pytest.mark.parametrize("step", ["entered", "worked", "left", "none"])
+def test_a_program_that_dies_in_a_transaction_leaves_what_its_work_came_to(tmp_path: Path, step: str) -> None:
+    file = tmp_path / "done"
+    options = replace(BROKER, transaction_check_interval_ms=100, transaction_timeout_ms=100)
+
+    async def scenario() -> None:
+        embedded = EmbeddedBroker(broker=options)
+        await embedded.start()
+        try:
+            line = [sys.executable, "-m", "tests.fault.transaction_program"]
+            ended = await asyncio.to_thread(
+                subprocess.run, [*line, embedded.address, str(file), step], cwd=ROOT, env={**os.environ}
+            )
+            assert ended.returncode == (0 if step == "none" else -signal.SIGKILL)
+            async with penstock.AsyncProducer(
+                embedded.address, "shops", transaction_listener=Shop(), transaction_topics=["orders"]
+            ):
+                assert embedded.broker is not None
+                while len(embedded.broker.transactions.open):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.3)
+            found = [message.body for queue in range(8) for message in stored(embedded, "orders", queue)]
+            assert found == ([] if step == "entered" else [str(file).encode()])
+            assert file.exists() == (step != "entered")
+        finally:
+            await embedded.stop()
+
+    run(scenario)
