@@ -376,45 +376,6 @@ class Broker:
         self._fast_path.path = path
         return path.learn
 
-<<<<<<< HEAD
-=======
-    def _own_processors(
-        self, store: MessageStore, writer: MessageWriter, pulls: PullProcessor, delay: DelayService
-    ) -> list[Processor]:
-        options, runtime = self.options, self._runtime
-        return [
-            SendBackProcessor(
-                options, store, writer, self.topics, self.groups, self.statistics, runtime.entropy
-            ),
-            QueryProcessor(store, self.consumers),
-            RelayProcessor(options, self.calls, self.consumers, self.topics, self.groups, store),
-            ReplyProcessor(
-                *(options, self.rules, writer, self.producers, self.calls, self.offset_ids, runtime.clock),
-                body_bytes_max=store.options.max_message_size_bytes,
-            ),
-            BrokerAdminProcessor(
-                options, store, self.statistics, self.flow, pulls.polling, delay, runtime, self.reconfigure
-            ),
-        ]
-
-    def _membership_processors(self, store: MessageStore) -> list[Processor]:
-        options, topics, groups = self.options, self.topics, self.groups
-        consumers, offsets, rates = self.consumers, self.offsets, self.statistics
-        clock = self._runtime.clock
-        return [
-            HeartbeatProcessor(options, topics, groups, consumers, self.producers),
-            QueueLocksProcessor(options, topics, groups, self.locks),
-            PartitionLeasesProcessor(options, topics, groups, self.leases),
-            OffsetsProcessor(options, topics, groups, offsets, self.leases, store, self._tables),
-            TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: self.address),
-            GroupsProcessor(options, groups, consumers, self.producers, offsets, self.locks, self.leases),
-            ConsumeStatsProcessor(
-                *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: self.address)
-            ),
-            OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
-        ]
-
->>>>>>> 94ea6d6 (Transactions: half messages, their ends and checks, in RocketMQ's form)
     def _begin(self) -> None:
         """Everything that runs by itself."""
         if self._pulls is None or self._delay is None or self._timer is None or self._services is None:

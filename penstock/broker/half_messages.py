@@ -55,6 +55,8 @@ class Half:
     origin: int
     checks: int
     first_stored_ms: int
+    # Put back by a Java broker, which does not say what it is a copy of.
+    is_foreign_copy: bool = False
 
     @property
     def message(self) -> StoredMessage:
@@ -73,6 +75,17 @@ class Half:
         """How old it has to be before anybody is asked; what is no number of seconds counts as not there."""
         seconds = number(self.message.properties.get(IMMUNITY_SECONDS), _SECONDS_MAX)
         return max(timeout_ms, -1 if seconds is None else seconds * 1000)
+
+
+def is_same(one: Half, other: Half) -> bool:
+    """Whether two half messages are of one transaction. A program may send one message, with one id, in several;
+    those were born at different times, and each began with a half message of its own."""
+    if one.unique != other.unique or one.group != other.group:
+        return False
+    is_foreign = one.is_foreign_copy or other.is_foreign_copy
+    return one.origin == other.origin or (
+        is_foreign and one.message.born_timestamp == other.message.born_timestamp
+    )
 
 
 def number(value: str | None, most: int = 2**63 - 1) -> int | None:
@@ -107,6 +120,7 @@ def read_half(record: StoredRecord) -> Half | None:
         message.queue_offset if first is None else first,
         checks,
         stored_ms,
+        is_foreign_copy=first is None and checks > 0,
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from penstock.broker.flow_control import BusyError
 from penstock.broker.half_messages import HALF_QUEUE, Half, marked, read_half
@@ -84,6 +85,8 @@ class OpenTransactions:
         self._follow_marks(marks_end)
 
     def _follow_halves(self, end: int) -> None:
+        # Newest copies that Java brokers may have put back, by what stays the same, and by how often they were asked.
+        foreign: dict[tuple[str, str, int, int], int] = {}
         while self.seen < end:
             self.inherited = end
             entries = self._entries(HALF_TOPIC, self.seen, end)
@@ -95,7 +98,17 @@ class OpenTransactions:
                     _LOG.warning("half message %d at log position %d is none", self.seen, entry.position)
                     self.seen += 1
                 else:
-                    self.opened(self.seen, half.origin)
+                    self._follow(half, foreign)
+
+    def _follow(self, half: Half, foreign: dict[tuple[str, str, int, int], int]) -> None:
+        """A Java broker that died before it saved its progress leaves several copies of one transaction."""
+        same = (half.unique, half.group, half.message.born_timestamp)
+        origin = half.origin
+        if half.is_foreign_copy:
+            copied = foreign.pop((*same, half.checks - 1), None)
+            origin = origin if copied is None else self._open.get(copied, origin)
+        foreign[*same, half.checks] = self.seen
+        self.opened(self.seen, origin)
 
     def _follow_marks(self, end: int) -> None:
         while self._marks_seen < end:
@@ -176,6 +189,8 @@ class OpenTransactions:
         """A half message of the queue; None if it cannot be read, which ends it: nobody could commit it."""
         entries = self._store.reader.entries(HALF_TOPIC, HALF_QUEUE, offset, 1)
         half = self._half(entries[0]) if entries else None
+        if half is not None and offset in self._open:
+            return replace(half, origin=self._open[offset])
         if half is None and offset < self._store.max_offset(HALF_TOPIC, HALF_QUEUE):
             _LOG.error("half message %d cannot be read, or is gone; its transaction ends", offset)
             self.end(offset)

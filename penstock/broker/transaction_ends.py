@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import half_messages as halves
-from penstock.broker.half_messages import HALF_QUEUE, Half, read_half
+from penstock.broker.half_messages import HALF_QUEUE, Half, is_same, read_half
 from penstock.broker.message_ids import UniqueIds
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.processors.send import Place, delayed
@@ -184,7 +184,7 @@ class TransactionEnds:
                     continue
                 record = record_at(self._store, message.prepared_transaction_offset)
                 first = None if record is None else read_half(record)
-                if first is not None and first.origin == half.origin and first.unique == half.unique:
+                if first is not None and is_same(first, half):
                     return True
         return False
 

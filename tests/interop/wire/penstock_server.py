@@ -47,7 +47,7 @@ class Penstock:
         options = ["--nameserver", self.nameserver, "--set", "broker.offset_save_interval_ms=1000"]
         # Transactions are asked about soon, as RocketMQ's fixture has it.
         options += ["--set", "broker.transaction_check_interval_ms=1000"]
-        options += ["--set", "broker.transaction_timeout_ms=1000"]
+        options += ["--set", "broker.transaction_timeout_ms=4000"]
         # How full the machine's disk is decides nothing here.
         for name in ("max_used", "clean_forcibly", "refuse_writes", "warning"):
             options += ["--set", f"store.disk_{name}_percent=100"]

@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from penstock._hot.records import AppendRequest
 from penstock.broker import open_transactions, stored_records, transaction_checks
 from penstock.broker.half_messages import FIRST_STORED, marked
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.errors import DiskFullError
 from penstock.message import Message, decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from tests.unit.broker.running_broker import STORE, Bench, run, running
 from tests.unit.broker.transaction_bench import (
     COMMIT,
     ROLLBACK,
+    Half,
     end,
     half_of,
     halves,
@@ -287,6 +290,50 @@ def test_a_message_whose_mark_was_lost_is_found_and_not_asked_about(tmp_path: Pa
             assert (await end(client, twin, COMMIT)).code == 0
             assert (await end(client, open_one, ROLLBACK)).code == 0
             assert [message.body for message in stored(bench)] == [b"half", b"twin"]
+
+    run(scenario)
+
+
+def test_copies_that_a_java_broker_has_left_are_one_transaction(tmp_path: Path) -> None:
+    """It saves its progress late, and does not write what a copy is a copy of."""
+
+    def copy(store: MessageStore, checks: int, born: int) -> AppendRequest:
+        names = {
+            "UNIQ_KEY": "U",
+            "PGROUP": "producers",
+            "REAL_TOPIC": "T",
+            "REAL_QID": "0",
+            "TRAN_MSG": "true",
+        }
+        if checks:
+            names["TRANSACTION_CHECK_TIMES"] = str(checks)
+        return store.request(Message(HALF_TOPIC, b"%d" % born, names), born_timestamp=born_ms + born)
+
+    born_ms = Runtime.system().clock.now_ms() - 10_000
+
+    async def scenario() -> None:
+        async with running(tmp_path, **OPTIONS) as bench:
+            assert (await bench.client.send()).code == 0
+        with MessageStore.open(tmp_path, STORE) as store:
+            # Two transactions with one id, as of a Message object that was sent twice.
+            for checks, born in ((0, 1), (0, 2), (1, 1), (1, 2), (2, 1)):
+                store.append_group([copy(store, checks, born)])
+        async with running(tmp_path, **OPTIONS) as bench:
+            assert opened(bench) == [3, 4]
+            client, asked = await producer(bench)
+            await check(bench)
+            questions = await asked.wait(2)
+            assert [decode_record(bytes(question.body)).body for question in questions] == [b"2", b"1"]
+            # The first copy of one, the newest of the other.
+            first = halves(bench)[0]
+            assert (await end(client, Half("U", 0, first.physical_offset), COMMIT)).code == 0
+            assert (await end(client, half_of(questions[0]), COMMIT)).code == 0
+            assert opened(bench) == []
+            assert sorted(message.body for message in stored(bench))[:2] == [b"1", b"2"]
+        async with running(tmp_path, **OPTIONS) as bench:
+            assert opened(bench) == []
+            assert (await end(bench.client, half_of(questions[1]), COMMIT)).code == 0
+            assert len(stored(bench)) == 3
 
     run(scenario)
 
