@@ -50,6 +50,8 @@ BYTES_PER_TURN = 1 << 20
 LEFT_BEHIND = 10_000
 # How often is looked whether progress is safe by now.
 SAFE_MS = 1_000
+# One that seems to be stored later than this from now was stored before the clock was set: it is old enough.
+CLOCK_MS = -1_000
 _HOUR_MS = 3_600_000
 
 
@@ -62,6 +64,8 @@ class _Turn:
     parked: list[tuple[Half, AppendRequest]]
     # Newest copies that are over without being copied.
     found: list[int]
+    # The half messages behind these are too young.
+    is_last: bool = False
 
 
 class TransactionChecks:
@@ -145,7 +149,10 @@ class TransactionChecks:
             found: set[int] = set()
             if inherited:
                 found = await asyncio.get_running_loop().run_in_executor(None, self._find, inherited)
-            self._store_turn(self._decide(batch, found, now_ms))
+            turn = self._decide(batch, found, now_ms)
+            self._store_turn(turn)
+            if turn.is_last:
+                break
             await asyncio.sleep(0)
         half, marks = self._open.progress()
         self._reached.append((self._store.log.max_offset, half, marks))
@@ -174,9 +181,12 @@ class TransactionChecks:
                 turn.found.append(half.offset)
                 continue
             age_ms = now_ms - half.first_stored_ms
+            if CLOCK_MS <= age_ms <= timeout_ms and not half.has_immunity:
+                turn.is_last = True  # and all that were stored after it are younger still
+                break
             if half.checks >= self.options.transaction_check_max or age_ms > self._age_max_ms:
                 self._park(turn, half)
-            elif 0 <= age_ms <= half.immunity_ms(timeout_ms) or not self._is_there(half.group):
+            elif CLOCK_MS <= age_ms <= half.immunity_ms(timeout_ms) or not self._is_there(half.group):
                 self._leave(turn, half)
             else:
                 self._put_back(turn, half, half.checks + 1)

@@ -82,6 +82,10 @@ class TransactionEnds:
         self.committed = 0
         self.rolled_back = 0
 
+    def forget(self) -> None:
+        """This broker becomes master: what it still owed the log as an earlier one may have been cut off that."""
+        self._unmarked = []
+
     # -- ending ----------------------------------------------------------------------------------------------
 
     def end(self, half: Half, newest: int, *, is_commit: bool, ended: Ended) -> None:

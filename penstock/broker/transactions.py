@@ -67,6 +67,7 @@ class Transactions:
 
     def recover(self) -> None:
         """Know what is open; may run in a thread."""
+        self.ends.forget()
         self.open.recover()
 
     def start(self) -> None:

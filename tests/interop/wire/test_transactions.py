@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from tests.interop.java_release import missing_tools
 from tests.interop.wire.conftest import JAVA_CLIENTS, Drivers, _or_skip
 from tests.interop.wire.frames import Wire
-from tests.interop.wire.peer import Peer, bodies, eventually
+from tests.interop.wire.peer import Peer, Server, bodies, eventually
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import RocketMQ
 from tests.interop.wire.test_go_client import make_group, make_topic
@@ -78,6 +79,46 @@ def test_java_transactions_end_as_their_producer_says(peer: Peer) -> None:
 def test_go_transactions_end_as_their_producer_says(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     check_kinds(go_peer, topic, go_peer.push(topic, group=make_group(go_peer, topic)))
+
+
+class Answers:
+    """What the body says that questions are to be answered with."""
+
+    def __init__(self) -> None:
+        self.asked: set[bytes] = set()
+
+    def check(self, message: penstock.ReceivedMessage) -> penstock.TransactionState:
+        self.asked.add(message.body)
+        keep = message.body.startswith(b"keep")
+        return penstock.TransactionState.COMMIT if keep else penstock.TransactionState.ROLLBACK
+
+
+@pytest.mark.seed("S2-37")
+@pytest.mark.invariant("I9")
+def test_python_transactions_end_as_their_program_says(server: Server) -> None:
+    topic, listener = Peer.fresh("py-topic"), Answers()
+    with penstock.Admin(server.nameserver) as admin:
+        admin.create_topic(topic, 4)
+    with penstock.Producer(
+        server.nameserver, Peer.fresh("py-group"), transaction_listener=listener
+    ) as producer:
+        with producer.transaction(topic, b"committed", tag="t", keys="k1"):
+            pass
+        with pytest.raises(KeyError), producer.transaction(topic, b"rolled back"):
+            raise KeyError
+        for body in (b"keep it", b"drop it"):
+            with producer.transaction(topic, body) as transaction:
+                transaction.unknown()
+        eventually(lambda: listener.asked >= {b"keep it", b"drop it"}, "both are asked about", 40)
+        found: set[bytes] = set()
+        with penstock.Consumer(server.nameserver, Peer.fresh("py-readers"), start_from="first") as consumer:
+            consumer.subscribe(topic)
+            deadline = time.monotonic() + 40
+            while found != {b"committed", b"keep it"} and time.monotonic() < deadline:
+                found |= {message.body for message in consumer.poll(32, timeout_s=0.5)}
+            time.sleep(2)
+            found |= {message.body for message in consumer.poll(32, timeout_s=0.5)}
+        assert found == {b"committed", b"keep it"}
 
 
 @pytest.mark.fault("F1")
