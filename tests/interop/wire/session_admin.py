@@ -36,6 +36,7 @@ def run(recorder: Recorder) -> None:
         _replies(recorder, wire, member)
         _resets(recorder, wire, member)
         _broker(recorder, wire)
+        _transactions(recorder, wire)
         _not_there(recorder, wire)
         _deletions(recorder, wire)
         recorder.call("send, empty body", wire, 10, send_fields("session-one"), b"")
@@ -196,8 +197,7 @@ def _broker(recorder: Recorder, wire: Wire) -> None:
         recorder.call(step, wire, code)
 
 
-def _not_there(recorder: Recorder, wire: Wire) -> None:
-    """What RocketMQ has and Penstock does not, or not yet: each is refused in the ordinary way."""
+def _transactions(recorder: Recorder, wire: Wire) -> None:
     end = {
         "producerGroup": "session-producers",
         "tranStateTableOffset": "0",
@@ -207,6 +207,26 @@ def _not_there(recorder: Recorder, wire: Wire) -> None:
         "msgId": "U1",
     }
     recorder.call("end of a transaction that never was", wire, 37, end)
+    names = {"TRAN_MSG": "true", "PGROUP": "session-producers", "UNIQ_KEY": "TX1", "TAGS": "a"}
+    half = send_fields("session-one", 0, properties=property_text(names), sysFlag="4")
+    answer = recorder.call("half message", wire, 10, half, b"half")
+    place = {
+        "tranStateTableOffset": answer.fields["queueOffset"],
+        "commitLogOffset": str(int(answer.fields["msgId"][-16:], 16)),
+        "msgId": "TX1",
+    }
+    recorder.call("end by another group", wire, 37, {**end, **place, "producerGroup": "session-others"})
+    recorder.call("commit", wire, 37, {**end, **place})
+    half["properties"] = property_text({**names, "UNIQ_KEY": "TX2"})
+    answer = recorder.call("half message to be rolled back", wire, 10, half, b"half")
+    place["tranStateTableOffset"] = answer.fields["queueOffset"]
+    place["commitLogOffset"] = str(int(answer.fields["msgId"][-16:], 16))
+    recorder.call("rollback", wire, 37, {**end, **place, "msgId": "TX2", "commitOrRollback": "12"})
+    recorder.call("queue after a commit and a rollback", wire, 30, {"topic": "session-one", "queueId": "0"})
+
+
+def _not_there(recorder: Recorder, wire: Wire) -> None:
+    """What RocketMQ has and Penstock does not, or not yet: each is refused in the ordinary way."""
     assignment = {
         "clientId": "client-9",
         "consumerGroup": GROUP,
