@@ -210,8 +210,8 @@ class SendRules:
             if name in pairs:
                 raise RequestError(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"a transaction is not delivered at a time ({name})",
-                    f"use a delay level, property DELAY from 1 to {self._delay_levels}, which counts from the commit",
+                    f"a message cannot be both transactional and timed ({name})",
+                    "leave one of them out; a delay level counts from the commit on",
                 )
         if self.options.reject_transactions:
             raise RequestError(

@@ -146,6 +146,10 @@ def test_what_only_pretends_to_be_transactional_is_refused(tmp_path: Path) -> No
                 fields = {**half_fields("U"), "i": "UNIQ_KEY\x01U\x02", "f": str(flag)}
                 answer = await bench.client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
                 assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            for name in ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"):
+                fields = half_fields("U", **{name: "5"})  # type: ignore[arg-type]
+                answer = await bench.client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+                assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             forged = {**half_fields("U"), "f": "8"}  # what the sender says of the bits is not what is stored
             assert (await bench.client.call(RequestCode.SEND_MESSAGE_V2, forged, b"x")).code == 0
             assert halves(bench)[0].sys_flag & 0xC == 0

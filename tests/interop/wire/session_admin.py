@@ -216,12 +216,14 @@ def _transactions(recorder: Recorder, wire: Wire) -> None:
         "msgId": "TX1",
     }
     recorder.call("end by another group", wire, 37, {**end, **place, "producerGroup": "session-others"})
-    recorder.call("commit", wire, 37, {**end, **place})
+    recorder.call("commit of a transaction", wire, 37, {**end, **place})
     half["properties"] = property_text({**names, "UNIQ_KEY": "TX2"})
     answer = recorder.call("half message to be rolled back", wire, 10, half, b"half")
     place["tranStateTableOffset"] = answer.fields["queueOffset"]
     place["commitLogOffset"] = str(int(answer.fields["msgId"][-16:], 16))
-    recorder.call("rollback", wire, 37, {**end, **place, "msgId": "TX2", "commitOrRollback": "12"})
+    recorder.call(
+        "rollback of a transaction", wire, 37, {**end, **place, "msgId": "TX2", "commitOrRollback": "12"}
+    )
     recorder.call("queue after a commit and a rollback", wire, 30, {"topic": "session-one", "queueId": "0"})
 
 

@@ -123,7 +123,13 @@ def test_ends_that_come_together_share_one_mark(tmp_path: Path) -> None:
             assert len(bench.broker.transactions.open) == 0
             assert bench.broker.transactions.ends.committed == 30
             assert bench.broker.transactions.ends.rolled_back == 10
-            assert bench.broker.statistics.puts.value == 40 + 30 + len(marks(bench))
+            rates = bench.broker.statistics
+            assert rates.puts.value == 40 + 30 + len(marks(bench))
+            counted = {topic: rates.find("TOPIC_PUT_NUMS", topic) for topic in ("T", HALF_TOPIC)}
+            assert {topic: item and item.value for topic, item in counted.items()} == {
+                "T": 30,
+                HALF_TOPIC: 40,
+            }
 
     run(scenario)
 
