@@ -35,6 +35,7 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, ha_runtime, record_host
+from penstock.broker.pop_parts import PopParts
 from penstock.broker.processor_list import membership_processors, own_processors
 from penstock.broker.processors.access import AccessProcessor
 from penstock.broker.processors.pull import PullProcessor
@@ -45,6 +46,7 @@ from penstock.broker.processors.timers import TimersProcessor
 from penstock.broker.producers import Producers
 from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
+from penstock.broker.request_modes import RequestModes
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.send_rules import SendRules
 from penstock.broker.side_tables import SideTables
@@ -75,7 +77,10 @@ from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
 
 _LOG = logging.getLogger("penstock.broker")
-_NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_NOT_ON_VIP = (
+    *(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE),
+    *(RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO),
+)
 STOP_GRACE_MS = 1_000
 
 
@@ -111,6 +116,7 @@ class Broker:
         self.topics = Topics(options, runtime, config, limit)
         self.groups = Groups(options, runtime, config, limit)
         self.offsets = ConsumerOffsets(options, runtime, config)
+        self.modes = RequestModes(options, runtime, config)
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
         self.locks = QueueLocks(options, clock)
@@ -144,6 +150,7 @@ class Broker:
         self._timer: TimerService | None = None
         self._retention: RetentionGroups | None = None
         self._pulls: PullProcessor | None = None
+        self.pop: PopParts | None = None
         self.publications: Publications | None = None
         self.transactions: Transactions  # with the store
         self._services: MasterServices | None = None
@@ -214,6 +221,8 @@ class Broker:
         self._assemble(store, publications)
         if not self.options.is_slave:
             await asyncio.get_running_loop().run_in_executor(None, self.transactions.recover)
+            if self.pop is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self.pop.service.recover)
         if self._flusher is not None and self._place is not None:
             self._flusher.start()
             await self._place.start()
@@ -244,6 +253,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
+        self.modes.load()
         if not self.options.is_slave:
             self._adopt(store)
         self.leases.begin(self.topics.all())
@@ -272,9 +282,15 @@ class Broker:
         timers = self._timer = TimerService(options, store, writer, flusher, runtime, paths)
         timers.load()
         retention = self._retention = RetentionGroups(self.offsets, store, timers)
+        tables = (self.topics, self.groups, self.consumers, self.offsets, self.modes, self.statistics)
+        pop = self.pop = PopParts(
+            options, store, writer, flusher, *tables, self.registration, runtime, self._store_host()
+        )
         if options.coordinators:
             journal = TableJournal(runtime.disk, self._config)
-            self._tables = SideTables(store, self.topics, self.groups, self.offsets, delay, timers, journal)
+            self._tables = SideTables(
+                *(store, self.topics, self.groups, self.offsets, delay, timers, journal, self.modes)
+            )
             self._tables.recover()
         unique_ids, host = UniqueIds(self._store_host(), runtime), self._store_host()
         self.transactions = Transactions(
@@ -293,7 +309,8 @@ class Broker:
         )
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(
-            *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self._zookeeper)
+            *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self._zookeeper),
+            pop=pop.service,
         )
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         leases, flow, rates = self.leases, self.flow, self.statistics
@@ -313,7 +330,7 @@ class Broker:
             *own_processors(self, store, writer, pulls, delay, timers, runtime, self._guard),
         ]
         processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
-        processors += membership_processors(self, store, self._tables, clock)
+        processors += [*membership_processors(self, store, self._tables, clock), *pop.processors]
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
         if self._guard is not None:
@@ -329,14 +346,9 @@ class Broker:
                 self._vip_table.register(code, handler)
         parts: list[object] = [
             *processors,
-            publications,
-            timers,
-            self.rules,
-            self.flow,
-            self.calls,
-            self.registration,
+            *(publications, timers, self.rules, self.flow, self.calls, self.registration, pop),
+            *(self.topics, self.groups, self.consumers, self.producers),
         ]
-        parts += [self.topics, self.groups, self.consumers, self.producers]
         self._followers = [part for part in parts if hasattr(part, "reconfigure")]
 
     def _make_place(
@@ -349,10 +361,10 @@ class Broker:
         timers: TimerService,
     ) -> ClassicMaster | ClassicSlave | CoordinatedMember:
         options, runtime = self.options, self._runtime
-        if self._tables is not None and self._services is not None and self.publications is not None:
+        if self._tables and self._services and self.publications and self.pop:
             parts = MemberParts(
                 *(store, flusher, writer, pulls, delay, timers, self.publications, self._services),
-                *(self.topics, self._tables, self.leases, self.registration),
+                *(self.topics, self._tables, self.leases, self.registration, self.pop.service),
             )
             return CoordinatedMember(
                 *(options, parts, self.reconfigure, self._adopt, runtime, self._listening),
@@ -363,7 +375,9 @@ class Broker:
         if not options.is_slave:
             return ClassicMaster(options, store, writer, pulls, port, self._ha_runtime)
         tables = SlaveTables(
-            *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime), **self._calls
+            *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime),
+            modes=self.modes,
+            **self._calls,
         )
         return ClassicSlave(options, store, flusher, pulls, self.registration, tables, port, self._ha_runtime)
 
@@ -378,9 +392,10 @@ class Broker:
 
     def _begin(self) -> None:
         """Everything that runs by itself."""
-        if self._pulls is None or self._delay is None or self._timer is None or self._services is None:
+        if not (self._pulls and self._delay and self._timer and self._services and self.pop):
             return
         self._pulls.polling.start()
+        self.pop.start()
         self.store.on_arrival(self._pulls.polling.on_arrival)
         self.offsets.on_reset.append(self._pulls.polling.wake)
         self._timer.run()
@@ -409,8 +424,9 @@ class Broker:
             part.reconfigure(options)
 
     def _closed(self, connection: Connection) -> None:
-        if self._pulls is not None:
+        if self._pulls is not None and self.pop is not None:
             self._pulls.polling.drop_connection(connection)
+            self.pop.closed(connection)
         self.consumers.drop_connection(connection)
         self.producers.drop_connection(connection)
 
@@ -439,6 +455,8 @@ class Broker:
             if self._services is not None:
                 await self._services.stop()
             self._pulls.polling.stop()
+            if self.pop is not None:
+                self.pop.polling.stop()
         if self._place is not None:
             await self._place.stop()
         if self._vip_server is not None:
@@ -464,6 +482,7 @@ class Broker:
         await self.topics.stop()
         await self.groups.stop()
         await self.offsets.stop()
+        await self.modes.stop()
         if self._tables is not None:
             savers = (self.topics.saver, self.groups.saver, self.offsets.saver)
             self._tables.close(is_saved=all(saver.is_clean for saver in savers))

@@ -20,6 +20,7 @@ from penstock.broker.delay import DelayService
 from penstock.broker.master_services import MasterServices
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
+from penstock.broker.pop_service import PopService
 from penstock.broker.processors.pull import PullProcessor
 from penstock.broker.publications import Publications
 from penstock.broker.registration import Registration
@@ -57,6 +58,7 @@ _MASTERS_ONLY = (
     RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
 )
 
 
@@ -76,6 +78,7 @@ class MemberParts:
     tables: SideTables
     leases: PartitionLeases
     registration: Registration
+    pop: PopService
 
 
 class CoordinatedMember:
@@ -157,6 +160,7 @@ class CoordinatedMember:
         parts.pulls.has_slaves = lambda: replicas.has_replicas
         parts.delay.confirmed_offset = lambda: replicas.confirm_offset
         parts.timers.saver.confirmed_offset = lambda: replicas.confirm_offset
+        parts.pop.confirmed_offset = lambda: replicas.confirm_offset
         parts.publications.confirmed = replicas.confirmed
         parts.publications.on_released = replicas.hold_ended
         parts.leases.is_sure = lambda: replicas.waits.lapsed() is None

@@ -103,6 +103,10 @@ class LongPolling(Generic[T]):
         """How many pulls of a connection wait."""
         return len(connection.attributes.get(_HELD, ()))
 
+    def held_for(self, topic: str, queue_id: int) -> int:
+        """How many wait for a queue."""
+        return len(self._by_queue.get((topic.encode(), queue_id), ()))
+
     def hold(self, connection: Connection, topic: str, queue_id: int, pull: T, wait_ms: int) -> HeldPull[T]:
         """Keep a pull for so long. The caller looks at its queue once more afterwards: messages may have become
         visible in another thread meanwhile."""

@@ -1,6 +1,6 @@
 """What only a master does besides answering: it delivers delayed messages, by level and by time, asks about
-transactions, publishes what was staged, says which groups still need old messages, and writes offsets to ZooKeeper
-where they are to be there.
+transactions, publishes what was staged, gives popped messages out and takes back what is not acknowledged, says which
+groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.delay import DelayService
+from penstock.broker.pop_service import PopService
 from penstock.broker.publications import Publications
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.timer import TimerService
@@ -32,7 +33,10 @@ class MasterServices:
         flusher: LoopFlusher,
         clean_interval_ms: int,
         zookeeper: ZooKeeperOffsets | None = None,
+        *,
+        pop: PopService,
     ) -> None:
+        self._pop = pop
         self._delay = delay
         self._timers = timers
         self._publications = publications
@@ -52,6 +56,7 @@ class MasterServices:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._publications.recover)
         await loop.run_in_executor(None, self._transactions.recover)
+        await loop.run_in_executor(None, self._pop.recover)
 
     def start(self) -> None:
         if self.is_running:
@@ -61,6 +66,7 @@ class MasterServices:
         self._delay.start()
         self._timers.start()
         self._transactions.start()
+        self._pop.start()
         if self._zookeeper is not None:
             self._zookeeper.lead()
         self._tell()
@@ -81,6 +87,7 @@ class MasterServices:
         self._delay.pause()
         self._timers.pause()
         await self._transactions.stop()
+        await self._pop.stop()
         await self._publications.stop()
         if self._zookeeper is not None:
             await self._zookeeper.rest()

@@ -59,6 +59,10 @@ _AT_LEAST_ONE = (
     "ha_max_gap_not_in_sync_bytes",
     "slave_sync_interval_ms",
     "beat_interval_ms",
+    "pop_invisible_min_ms",
+    "pop_check_points_max",
+    "pop_polls_max",
+    "pop_buffer_stay_ms",
 )
 
 
@@ -279,6 +283,38 @@ class BrokerOptions:
     # Whether the pull request of the lite consumer is served (litePullMessageEnable).
     lite_pull: bool = True
 
+    # -- POP (docs/pop.md)
+
+    # The shortest time for which popped messages may be asked to be invisible to others ...
+    pop_invisible_min_ms: int = 1_000
+    # ... and the longest; both also hold for its change. Java's clients ask for 5 s to 2 h.
+    pop_invisible_max_ms: int = 43_200_000
+    # Pops, one for each queue that gave messages, that may wait for acknowledgements at once; beyond it nothing more
+    # is popped (popCkMaxBufferSize).
+    pop_check_points_max: int = 200_000
+    # Pops of one group that may wait for messages of one topic at once; the next is answered with 209
+    # (popPollingSize).
+    pop_polls_max: int = 1_024
+    # How often, of a hundred pops, what came back to the group is looked at before new messages
+    # (popFromRetryProbability).
+    pop_from_retry_percent: int = 20
+    # Whether what comes back goes to %RETRY%<group>+<topic> instead of %RETRY%<group>_<topic>, which two groups can
+    # share by their names; both are read (enableRetryTopicV2).
+    pop_retry_topic_v2: bool = False
+    # Whether a pop is kept in memory for a while before it is written, and not at all if all of it is acknowledged by
+    # then: less to write, but after a crash messages come again that were acknowledged (enablePopBufferMerge) ...
+    pop_buffer: bool = False
+    # ... and how long it stays there (popCkStayBufferTime).
+    pop_buffer_stay_ms: int = 10_000
+    # Whether the broker divides queues for clients that ask it to (serverLoadBalancerEnable).
+    server_assignment: bool = True
+    # Whether groups pop for which nobody has said how they consume; else they pull (defaultMessageRequestMode).
+    pop_by_default: bool = False
+    # Then, with how many clients after it each shares its queues; 0: everybody pops all (defaultPopShareQueueNum).
+    pop_share_queues: int = 0
+    # Pairs of topic and group for which it may be said how they consume.
+    request_modes_max: int = 10_000
+
     # -- sends
 
     # Sends are refused before this time, in milliseconds since the epoch (startAcceptSendRequestTimeStamp).
@@ -367,6 +403,12 @@ class BrokerOptions:
         )
         self._require(
             4_096 <= self.timer_log_file_bytes <= 1 << 30, "timer_log_file_bytes", "use 4096 bytes to 1 GiB"
+        )
+        self._require(self.pop_from_retry_percent <= 100, "pop_from_retry_percent", "use 0 to 100")
+        self._require(
+            self.pop_invisible_min_ms <= self.pop_invisible_max_ms,
+            "pop_invisible_min_ms",
+            "use no more than pop_invisible_max_ms",
         )
         self._require(self.memory_percent <= 100, "memory_percent", "use a percentage from 0 to 100")
         self._require(all(self.name_servers), "name_servers", "name each as host:port")

@@ -135,6 +135,18 @@ class Registration:
         """The name servers and what they have been told."""
         return tuple(self._links)
 
+    async def ask(self, request: Command) -> Command | None:
+        """The answer of the first name server that gives one; None if none does."""
+        timeout_ms = self._options.register_timeout_ms
+        for link in sorted(self._links, key=lambda link: link.failures):
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    connection = await self._client.connection(link.address)
+                    return await connection.call(request, timeout_ms)
+            except (PenstockError, TimeoutError) as error:
+                _LOG.debug("name server %s does not answer: %s", link.address, error)
+        return None
+
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options and tell everybody; the list of name servers stays what it was at the start."""
         self._options = options

@@ -9,6 +9,7 @@ They travel with the log's stream (frame 6). A replica gets all of them first, t
                                                                          "goneOffsets": ["topic@group"],
      "delays":  delayOffset.json,
      "timers":  {"readMs": up to when, "queueOffset": of the messages before it, all timers were delivered},
+     "modes":   messageRequestMode.json, whole,
      "deleted": {topic: where the log ended when it was deleted}}
 
 Rules. A change names the whole value, so that applying it twice, or after a snapshot that has it already, does no
@@ -29,6 +30,7 @@ import logging
 from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.request_modes import RequestModes
 from penstock.broker.table_journal import TableJournal
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
@@ -38,6 +40,7 @@ from penstock.metadata.fastjson import JsonObject, loads
 from penstock.metadata.group_table import SubscriptionGroupTable
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.metadata.offset_table import ConsumerOffsetTable, DelayOffsetTable, TopicGroup
+from penstock.metadata.request_mode_table import RequestModeTable
 from penstock.metadata.topic_table import TopicConfig, TopicTable
 from penstock.protocol.codes import ResponseCode
 from penstock.replication import HaServer, Outcome
@@ -60,8 +63,10 @@ class SideTables:
         delays: DelayService,
         timers: TimerService,
         journal: TableJournal,
+        modes: RequestModes | None = None,
     ) -> None:
         self._journal = journal
+        self._modes = modes
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -74,12 +79,16 @@ class SideTables:
         self._dirty_offsets: set[TopicGroup] = set()
         self._told_delays: dict[int, int] = {}
         self._told_timers = TimerProgress()
+        self._has_new_modes = False
         self._timer: asyncio.TimerHandle | None = None
         topics.on_change.append(self._topic_changed)
         topics.on_delete.append(self._topic_deleted)
         groups.on_change.append(self._group_changed)
         offsets.on_change.append(self._offset_changed)
         topics.replicated = groups.replicated = offsets.replicated = self.replicated
+        if modes is not None:
+            modes.on_change.append(self._mode_changed)
+            modes.replicated = self.replicated
 
     # -- master's side ---------------------------------------------------------------------------------------
 
@@ -95,6 +104,7 @@ class SideTables:
     def _forget(self) -> None:
         for dirty in (self._dirty_topics, self._dirty_groups, self._dirty_offsets):
             dirty.clear()
+        self._has_new_modes = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,6 +129,11 @@ class SideTables:
             self._dirty_offsets.add(key)
             self._soon()
 
+    def _mode_changed(self) -> None:
+        if self._server is not None:
+            self._has_new_modes = True
+            self._soon()
+
     def _soon(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_MS / 1000, self.send)
@@ -131,7 +146,7 @@ class SideTables:
         server = self._server
         if server is None or server.tracker is None:
             return
-        has_changes = self._dirty_topics or self._dirty_groups or self._dirty_offsets
+        has_changes = self._dirty_topics or self._dirty_groups or self._dirty_offsets or self._has_new_modes
         is_further = self._timers.saver.safe != self._told_timers
         if has_changes or is_further or self._delays.progress().offsets != self._told_delays:
             self._send_to(server)
@@ -167,6 +182,8 @@ class SideTables:
                 name: at for name, at in self._store.deleted_topics.items() if name in self._dirty_topics
             },
         }
+        if self._modes is not None and self._has_new_modes:
+            body["modes"] = self._modes.snapshot().to_json()
         return json.dumps(body, separators=(",", ":")).encode()
 
     def snapshot(self) -> bytes:
@@ -180,6 +197,8 @@ class SideTables:
             "timers": self._timers_json(),
             "deleted": {**self._store.deleted_topics},
         }
+        if self._modes is not None:
+            body["modes"] = self._modes.snapshot().to_json()
         return json.dumps(body, separators=(",", ":")).encode()
 
     def _timers_json(self) -> JsonObject:
@@ -266,6 +285,8 @@ class SideTables:
         groups = SubscriptionGroupTable.from_json(fields.value("groups"), "groups")
         offsets = ConsumerOffsetTable.from_json(fields.value("offsets"), "offsets")
         delays = DelayOffsetTable.from_json(fields.value("delays"), "delays")
+        # Masters of an earlier version have none.
+        modes = RequestModeTable.from_json(fields.value("modes"), "modes") if fields.has("modes") else None
         gone_offsets = [
             TopicGroup(*name.split("@", 1)) for name in fields.text_list("goneOffsets") if "@" in name
         ]
@@ -279,6 +300,8 @@ class SideTables:
         if timers is not None:
             read_ms = timers.integer("readMs", 0, 0, INT64_MAX)
             self._timers.follow(TimerProgress(read_ms, timers.integer("queueOffset", 0, 0, INT64_MAX)))
+        if modes is not None and self._modes is not None:
+            self._modes.copy(modes)
 
 
 def _not_safe(why: str) -> RequestError:

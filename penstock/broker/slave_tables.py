@@ -4,6 +4,7 @@
     43 consumer offsets     put over the slave's own; none is removed
     45 progress of delays   replaced
     60 progress of timers   replaced; the wheel is filled as far as the master's
+    402 request modes       replaced; a master that has no such table is no trouble
 
 One answer that does not come or cannot be read does not keep the others from being followed; it is said once and
 tried again in the next round. A round that takes long is followed by a pause that is longer still. Nothing is asked
@@ -25,10 +26,12 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
+from penstock.broker.request_modes import RequestModes
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError
 from penstock.metadata.fastjson import loads
 from penstock.metadata.offset_table import DelayOffsetTable
+from penstock.metadata.request_mode_table import RequestModeTable
 from penstock.metadata.topic_table import TopicTable
 from penstock.protocol.bodies import TopicConfigSerializeWrapper
 from penstock.protocol.bodies.tables import decode_consumer_offsets, decode_group_table
@@ -63,7 +66,9 @@ class SlaveTables:
         remoting: RemotingOptions | None = None,
         tls: TlsOptions | None = None,
         hook: RpcHook | None = None,
+        modes: RequestModes | None = None,
     ) -> None:
+        self._modes = modes
         self._store = store
         self._interval_ms = options.slave_sync_interval_ms
         self._topics = topics
@@ -145,6 +150,7 @@ class SlaveTables:
             await self._take(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
             await self._take(address, RequestCode.GET_TIMER_CHECK_POINT, self._take_timers),
         ]
+        await self._take(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._take_modes)
         self.rounds += all(outcomes)
         return all(outcomes)
 
@@ -183,6 +189,11 @@ class SlaveTables:
         found = TimerCheckpoint.decode(body)
         if found is not None:
             self._timers.follow(TimerProgress(found.read_ms, found.master_offset))
+
+    def _take_modes(self, body: bytes) -> None:
+        if body and self._modes is not None:
+            source = "the master's request modes"
+            self._modes.copy(RequestModeTable.from_json(loads(body, source=source), source))
 
     def _take_groups(self, body: bytes) -> None:
         self._groups.copy(decode_group_table(body))

@@ -51,6 +51,20 @@ def _needs_certificate(text: str) -> bool:
     return text == "require"
 
 
+def _pops(text: str) -> bool:
+    if text not in ("PULL", "POP"):
+        raise ValueProblem(f"is {text!r}: use PULL or POP")
+    return text == "POP"
+
+
+def _at_least_none(text: str) -> int:
+    """Any negative number is what 0 is."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueProblem(f"is {text!r}, not a number")
+    return max(int(text), 0)
+
+
 STORE_KEYS = {
     "cleanFileForciblyEnable": Key("store", "clean_forcibly_enabled"),
     "cleanResourceInterval": Key("store", "clean_interval_ms"),
@@ -92,9 +106,13 @@ BROKER_KEYS = {
     "channelExpiredTimeout": Key("broker", "channel_expiry_ms"),
     "compressedRegister": Key("broker", "compressed_register"),
     "defaultTopicQueueNums": Key("broker", "default_topic_queues"),
+    "defaultMessageRequestMode": Key("broker", "pop_by_default", _pops),
+    "defaultPopShareQueueNum": Key("broker", "pop_share_queues", _at_least_none),
     "enableAutoInSyncReplicas": Key("broker", "auto_in_sync_replicas"),
     "enablePropertyFilter": Key("broker", "property_filters"),
     "filterSupportRetry": Key("broker", "filter_retries"),
+    "enablePopBufferMerge": Key("broker", "pop_buffer"),
+    "enableRetryTopicV2": Key("broker", "pop_retry_topic_v2"),
     "flushConsumerOffsetInterval": Key("broker", "offset_save_interval_ms"),
     "flushDelayOffsetInterval": Key("broker", "delay_save_interval_ms"),
     "haListenPort": Key("broker", "ha_port"),
@@ -112,6 +130,10 @@ BROKER_KEYS = {
     "minInSyncReplicas": Key("broker", "min_in_sync_replicas"),
     "msgTraceTopicName": Key("broker", "trace_topic"),
     "namesrvAddr": Key("broker", "name_servers"),
+    "popCkMaxBufferSize": Key("broker", "pop_check_points_max"),
+    "popCkStayBufferTime": Key("broker", "pop_buffer_stay_ms"),
+    "popFromRetryProbability": Key("broker", "pop_from_retry_percent"),
+    "popPollingSize": Key("broker", "pop_polls_max"),
     "rebalanceLockMaxLiveTime": Key("broker", "queue_lock_expiry_ms"),
     "recallMessageEnable": Key("broker", "recall"),
     "regionId": Key("broker", "region_id"),
@@ -120,6 +142,7 @@ BROKER_KEYS = {
     "rejectTransactionMessage": Key("broker", "reject_transactions"),
     "retryMaxTimes": Key("broker", "retry_max_times"),
     "sendThreadPoolQueueCapacity": Key("broker", "sends_waiting_max"),
+    "serverLoadBalancerEnable": Key("broker", "server_assignment"),
     "shortPollingTimeMills": Key("broker", "short_polling_ms"),
     "slaveReadEnable": Key("broker", "slave_reads"),
     "slaveTimeout": Key("broker", "slave_timeout_ms"),

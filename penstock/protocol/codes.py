@@ -149,6 +149,14 @@ class RequestCode(IntEnum):
     CLAIM_PARTITION = 9026
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
+    # POP: numbers that a binary header has no room for; whoever speaks them writes JSON headers.
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    PEEK_MESSAGE = 200052
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    NOTIFICATION = 200054
+    POLLING_INFO = 200055
+    BATCH_ACK_MESSAGE = 200151
 
 
 class ResponseCode(IntEnum):

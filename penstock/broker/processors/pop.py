@@ -1,0 +1,309 @@
+"""POP (200050), looking without taking (200052), news (200054) and how many wait (200055).
+
+A pop takes up to 32 messages of a topic, from one queue or from all, and from what came back to its group; they are
+invisible to others of the group until they are acknowledged or their time is over. It is answered when that is kept
+(`pop_service.py`); if there is nothing it waits, at most as long as it asked to. Everything from the wire is checked
+before anything is looked at: names, counts, times. Owned by the event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.broker.flow_control import refusal_fields
+from penstock.broker.groups import Groups
+from penstock.broker.options import BrokerOptions
+from penstock.broker.pop_polling import LATER, Later, PopPolling, Waiting
+from penstock.broker.pop_reading import FROM_FIRST, FROM_LAST, PEEK, Found, PopReader
+from penstock.broker.pop_service import PopService
+from penstock.broker.statistics import Statistics
+from penstock.broker.topics import Topics
+from penstock.broker.writing import Written
+from penstock.errors import PenstockError, RequestError
+from penstock.metadata.topic_table import Permission, TopicConfig
+from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.pop import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from penstock.protocol.pop_handles import message_offset_info, start_offset_info
+from penstock.remoting import Connection, ProcessorTable
+from penstock.runtime import Clock
+
+MESSAGES_MAX = 32
+# A request that is so much later than it wanted to wait is not worth looking at.
+_LATE_MS = 500
+REMARK_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """A pop that passed its checks."""
+
+    command: Command
+    header: PopMessageRequestHeader
+    topic: TopicConfig
+    codes: frozenset[int] | None
+    started_ms: int
+
+
+class PopProcessor:
+    """Codes 200050, 200052, 200054 and 200055."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        topics: Topics,
+        groups: Groups,
+        service: PopService,
+        reader: PopReader,
+        polling: PopPolling,
+        statistics: Statistics,
+        clock: Clock,
+    ) -> None:
+        self.options = options
+        self._topics = topics
+        self._groups = groups
+        self._service = service
+        self._reader = reader
+        self.polling = polling
+        self._statistics = statistics
+        self._clock = clock
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = options
+        self._reader.reconfigure(options)
+        self.polling.reconfigure(options)
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.POP_MESSAGE, self.handle_pop)
+        table.register(RequestCode.PEEK_MESSAGE, self.handle_peek)
+        table.register(RequestCode.NOTIFICATION, self.handle_notification)
+        table.register(RequestCode.POLLING_INFO, self.handle_polling_info)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _check(self, group: str, topic: str, queue_id: int) -> TopicConfig:
+        """Whether the group may read the topic, or its queue; in RocketMQ's order."""
+        self._service.check_ready()
+        if not self.options.permission & Permission.READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"broker {self.options.broker_name} hands out no messages"
+            )
+        config = self._topics.get(topic)
+        if config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic[:80]!r} does not exist", "create it first"
+            )
+        if not config.perm & Permission.READ:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} may not be read")
+        if not -1 <= queue_id < config.read_queue_nums:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} is illegal: topic {config.name} has {config.read_queue_nums} to read",
+                "ask for the route again; -1 is all of them",
+            )
+        settings = self._groups.require(group)
+        if not settings.consume_enable:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"group {settings.name} may not consume")
+        if self._groups.is_read_forbidden(settings.name, config.name):
+            raise RequestError(ResponseCode.NO_PERMISSION, f"group {group} is barred from {config.name}")
+        return config
+
+    def _check_pop(self, command: Command) -> Pop:
+        header = PopMessageRequestHeader.decode(command.fields)
+        _check_count(header.max_msg_nums)
+        check_invisible_time(self.options, header.invisible_time)
+        if header.order:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "this broker does not pop in order",
+                "consume in order by pulling",
+            )
+        config = self._check(header.consumer_group, header.topic, header.queue_id)
+        self._service.check_room()
+        return Pop(command, header, config, self._codes(header), self._clock.monotonic_ms())
+
+    def _codes(self, header: PopMessageRequestHeader) -> frozenset[int] | None:
+        expression = header.exp or "*"
+        if len(expression) > self.options.expression_size_max:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
+        subscription = SubscriptionData.parse(header.topic, expression, header.exp_type or None)
+        if not subscription.is_tag_type:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker does not filter by {subscription.expression_type[:40]}",
+                "subscribe with tags",
+            )
+        return None if subscription.is_all else subscription.code_set
+
+    # -- pop -------------------------------------------------------------------------------------------------
+
+    def handle_pop(self, connection: Connection, command: Command) -> Command | None:
+        pop = self._check_pop(command)
+        header = pop.header
+        wait_ms = self._wait_ms(header.born_time, header.poll_time)
+        if wait_ms is None:
+            return command.answer(ResponseCode.POLLING_TIMEOUT, "the request came too late")
+        try:
+            answer = self._pop(connection, pop, is_final=wait_ms <= 0)
+        except PenstockError as error:
+            return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
+        if answer is None:
+            waiting = Waiting(
+                header.consumer_group,
+                pop.topic.name,
+                command,
+                lambda held_by, is_final: self._pop(held_by, pop, is_final),
+            )
+            if not self._hold(connection, waiting, wait_ms):
+                return command.answer(ResponseCode.POLLING_FULL, "too many pops of this group wait")
+        return answer if isinstance(answer, Command) else None
+
+    def _pop(self, connection: Connection, pop: Pop, is_final: bool) -> Command | Later | None:
+        """The answer, that it comes later, or that there is none yet."""
+        header = pop.header
+        sources = self._reader.sources(header.consumer_group, pop.topic, header.queue_id)
+        init_mode = FROM_FIRST if header.init_mode == FROM_FIRST else FROM_LAST
+        found = self._reader.find(sources, header.max_msg_nums, pop.codes, init_mode)
+        if not found.runs:
+            self._statistics.missed()
+            if is_final:
+                return pop.command.answer(ResponseCode.POLLING_TIMEOUT, "nothing to pop")
+            return None
+
+        def done(written: Written, popped_ms: int, revive_queue: int) -> None:
+            if written.error is not None:
+                error = written.error
+                answer = pop.command.answer(written.code, str(error)[:REMARK_MAX], refusal_fields(error))
+            else:
+                answer = self._answer(pop, found, popped_ms, revive_queue)
+            connection.answer(pop.command, answer)
+
+        self._service.hand_out(found.runs, header.invisible_time, done)
+        return LATER
+
+    def _answer(self, pop: Pop, found: Found, popped_ms: int, revive_queue: int) -> Command:
+        header = pop.header
+        took_ms = self._clock.monotonic_ms() - pop.started_ms
+        for run in found.runs:
+            self._statistics.got(
+                header.consumer_group,
+                run.queue.topic,
+                run.queue.queue_id,
+                len(run.offsets),
+                run.size,
+                took_ms,
+            )
+        body = self._reader.body(found.runs, pop.topic.name, popped_ms, header.invisible_time, revive_queue)
+        return pop.command.answer(
+            fields=_fields(found, popped_ms, header.invisible_time, revive_queue), body=body
+        )
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _wait_ms(self, born_ms: int, poll_ms: int) -> int | None:
+        """How long a request may wait; None if it has waited too long already. A clock of the client that is ahead of
+        ours gives it no more time than it asked for."""
+        poll_ms = min(max(poll_ms, 0), self.options.long_poll_max_ms)
+        if born_ms <= 0:
+            return poll_ms
+        left_ms = min(born_ms + poll_ms - self._clock.now_ms(), poll_ms)
+        return None if left_ms < -_LATE_MS else max(left_ms, 0)
+
+    def _hold(self, connection: Connection, waiting: Waiting, wait_ms: int) -> bool:
+        """Whether there is room for one more that waits."""
+        polling, options = self.polling, self.options
+        if (
+            not polling.is_running
+            or polling.held_by(connection) >= options.long_polls_per_connection_max
+            or polling.held_for(waiting.group, waiting.topic) >= options.pop_polls_max
+        ):
+            return False
+        polling.hold(connection, waiting, wait_ms)
+        # Made visible by another thread since we looked.
+        polling.wake(waiting.group, waiting.topic)
+        return True
+
+    # -- without taking --------------------------------------------------------------------------------------
+
+    def handle_peek(self, connection: Connection, command: Command) -> Command:
+        """What a pop would give; nothing is taken."""
+        header = PeekMessageRequestHeader.decode(command.fields)
+        _check_count(header.max_msg_nums)
+        config = self._check(header.consumer_group, header.topic, header.queue_id)
+        sources = self._reader.sources(header.consumer_group, config, header.queue_id)
+        found = self._reader.find(sources, header.max_msg_nums, None, PEEK)
+        if not found.runs:
+            return command.answer(ResponseCode.PULL_NOT_FOUND, "nothing to pop")
+        now_ms = self._clock.now_ms()
+        # Times and queue of a pop that never was: a handle made of them names nothing.
+        body = self._reader.body(found.runs, config.name, now_ms, 0, 0)
+        return command.answer(fields=_fields(found, now_ms, 0, 0), body=body)
+
+    def handle_notification(self, connection: Connection, command: Command) -> Command | None:
+        header = NotificationRequestHeader.decode(command.fields)
+        config = self._check(header.consumer_group, header.topic, header.queue_id)
+        wait_ms = self._wait_ms(header.born_time, header.poll_time) or 0
+
+        def answer(held_by: Connection, is_final: bool) -> Command | None:
+            sources = self._reader.sources(header.consumer_group, config, header.queue_id)
+            has_message = any(self._reader.waiting(source) for source in sources)
+            if not has_message and not is_final:
+                return None
+            return command.answer(fields=NotificationResponseHeader(has_msg=has_message).encode())
+
+        now = answer(connection, wait_ms <= 0)
+        if now is not None:
+            return now
+        waiting = Waiting(header.consumer_group, config.name, command, answer)
+        if self._hold(connection, waiting, wait_ms):
+            return None
+        return command.answer(fields=NotificationResponseHeader(has_msg=False, polling_full=True).encode())
+
+    def handle_polling_info(self, connection: Connection, command: Command) -> Command:
+        header = PollingInfoRequestHeader.decode(command.fields)
+        config = self._check(header.consumer_group, header.topic, header.queue_id)
+        held = self.polling.held_for(header.consumer_group, config.name)
+        return command.answer(fields=PollingInfoResponseHeader(polling_num=held).encode())
+
+
+def check_invisible_time(options: BrokerOptions, invisible_ms: int) -> None:
+    """Refuse a time in which nothing could be done, or whose end nobody sees (A18)."""
+    low, high = options.pop_invisible_min_ms, options.pop_invisible_max_ms
+    if not low <= invisible_ms <= high:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"an invisible time of {invisible_ms} ms; pop_invisible_min_ms is {low}, pop_invisible_max_ms {high}",
+            "ask for a time between them",
+        )
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MESSAGES_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"{count} messages at once", f"ask for 1 to {MESSAGES_MAX}"
+        )
+
+
+def _fields(found: Found, popped_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
+    header = PopMessageResponseHeader(
+        pop_time=popped_ms,
+        invisible_time=invisible_ms,
+        revive_qid=revive_queue,
+        rest_num=found.rest,
+        start_offset_info=start_offset_info(
+            {(run.kind, run.queue.queue_id): run.start_offset for run in found.runs}
+        ),
+        msg_offset_info=message_offset_info(
+            {(run.kind, run.queue.queue_id): run.offsets for run in found.runs}
+        ),
+    )
+    return header.encode()

@@ -1,0 +1,140 @@
+"""Acknowledgements of popped messages (200051, 200151), and more or less time for one (200053).
+
+Rule: a handle counts only if the broker itself knows of a pop of this group, from this topic and queue, at that time,
+that handed out that message and still waits for it (A20). A handle that was made up, of another group, of a message
+that was acknowledged or has gone back already is answered with 208, and changes nothing. Topics of handles are their
+real ones: retries of a topic are acknowledged under the name of the retry topic, or with the kind that says so. Owned
+by the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.broker.flow_control import refusal_fields
+from penstock.broker.options import BrokerOptions
+from penstock.broker.pop_records import CheckKey, CheckPoint, QueueKey
+from penstock.broker.pop_service import PopService
+from penstock.broker.processors.pop import REMARK_MAX, check_invisible_time
+from penstock.broker.processors.reading import read_body
+from penstock.broker.topics import Topics
+from penstock.broker.writing import Written
+from penstock.errors import CodecError, PenstockError, RequestError
+from penstock.protocol.bodies.pop import BatchAckMessageRequestBody
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.protocol.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from penstock.protocol.pop_handles import PopHandle, real_topic
+from penstock.remoting import Connection, ProcessorTable
+
+
+class PopAckProcessor:
+    """Codes 200051, 200151 and 200053."""
+
+    def __init__(self, options: BrokerOptions, topics: Topics, service: PopService) -> None:
+        self.options = options
+        self._topics = topics
+        self._service = service
+
+    def reconfigure(self, options: BrokerOptions) -> None:
+        """Take new options."""
+        self.options = options
+
+    def register(self, table: ProcessorTable) -> None:
+        table.register(RequestCode.ACK_MESSAGE, self.handle_ack)
+        table.register(RequestCode.BATCH_ACK_MESSAGE, self.handle_batch_ack)
+        table.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.handle_change_invisible_time)
+
+    def handle_ack(self, connection: Connection, command: Command) -> Command | None:
+        header = AckMessageRequestHeader.decode(command.fields)
+        self._service.check_ready()
+        key = self._key(header)
+        return self._acknowledge(connection, command, [(key, [header.offset])])
+
+    def handle_batch_ack(self, connection: Connection, command: Command) -> Command | None:
+        request = read_body(command, BatchAckMessageRequestBody.decode)
+        self._service.check_ready()
+        acks = []
+        for ack in request.acks:
+            topic = real_topic(ack.group, ack.topic, ack.kind)
+            key = CheckKey(QueueKey(topic, ack.group, ack.queue_id), ack.start_offset, ack.pop_time)
+            acks.append((key, [ack.start_offset + place for place in ack.places]))
+        return self._acknowledge(connection, command, acks)
+
+    def _acknowledge(
+        self, connection: Connection, command: Command, acks: list[tuple[CheckKey, list[int]]]
+    ) -> Command | None:
+        try:
+            count = self._service.ack(acks, _answering(connection, command))
+        except PenstockError as error:
+            return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
+        return _nobody_waits(command) if not count else None
+
+    def handle_change_invisible_time(self, connection: Connection, command: Command) -> Command | None:
+        header = ChangeInvisibleTimeRequestHeader.decode(command.fields)
+        check_invisible_time(self.options, header.invisible_time)
+        self._service.check_ready()
+        key = self._key(header)
+
+        def done(written: Written, check: CheckPoint) -> None:
+            answered = ChangeInvisibleTimeResponseHeader(
+                pop_time=check.key.pop_time,
+                invisible_time=check.invisible_ms,
+                revive_qid=check.revive_queue,
+            )
+            _answering(connection, command, answered.encode())(written)
+
+        try:
+            is_known = self._service.change(key, header.offset, header.invisible_time, done)
+        except PenstockError as error:
+            return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
+        return None if is_known else _nobody_waits(command)
+
+    def _key(self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader) -> CheckKey:
+        """What a handle names, if it fits the rest of the request."""
+        config = self._topics.get(header.topic)
+        if config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic[:80]!r} does not exist", "create it first"
+            )
+        if not 0 <= header.queue_id < config.read_queue_nums:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queue {header.queue_id} is illegal: topic {config.name} has {config.read_queue_nums} to read",
+            )
+        try:
+            handle = PopHandle.parse(header.extra_info)
+        except CodecError as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, error.message, error.hint) from error
+        if handle.queue_id != header.queue_id or handle.offset != header.offset:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "the handle is one of another message",
+                "send the handle of the message that is meant",
+            )
+        queue = QueueKey(config.name, header.consumer_group, header.queue_id)
+        return CheckKey(queue, handle.start_offset, handle.pop_time)
+
+
+def _answering(
+    connection: Connection, command: Command, fields: dict[str, str] | None = None
+) -> Callable[[Written], None]:
+    def done(written: Written) -> None:
+        if written.error is None:
+            answer = command.answer(fields=fields)
+        else:
+            remark = str(written.error)[:REMARK_MAX]
+            answer = command.answer(written.code, remark, refusal_fields(written.error))
+        connection.answer(command, answer)
+
+    return done
+
+
+def _nobody_waits(command: Command) -> Command:
+    return command.answer(
+        ResponseCode.NO_MESSAGE,
+        "nobody waits for this acknowledgement: it came too late, or is none of a pop",
+    )
