@@ -41,7 +41,8 @@ class PopQueue:
             if check is not None and not _is_settled(check, safe):
                 break
             self.pending.popleft()
-            reached = end
+            # A message whose time was changed lies behind what was popped after it.
+            reached = end if reached is None else max(reached, end)
         return reached
 
 
