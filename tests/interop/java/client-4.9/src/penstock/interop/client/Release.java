@@ -16,6 +16,11 @@ final class Release {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
+    /** Leaves the division of the queues to the broker, which says whether they are popped or pulled. */
+    static void pop(DefaultMQPushConsumer consumer, long invisibleMs, int batch) {
+        throw new UnsupportedOperationException("there is no POP in 4.9");
+    }
+
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws Exception {
         producer.createTopic(producer.getCreateTopicKey(), topic, queues);
     }

@@ -16,6 +16,13 @@ final class Release {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
 
+    /** Leaves the division of the queues to the broker, which says whether they are popped or pulled. */
+    static void pop(DefaultMQPushConsumer consumer, long invisibleMs, int batch) {
+        consumer.setClientRebalance(false);
+        consumer.setPopInvisibleTime(invisibleMs);
+        consumer.setPopBatchNums(batch);
+    }
+
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws Exception {
         producer.createTopic(producer.getCreateTopicKey(), topic, queues, java.util.Collections.emptyMap());
     }

@@ -62,7 +62,8 @@ final class PushConsumers {
 
     /**
      * {name, group, nameserver, topic, expression?, sql?, broadcast?, orderly?, from?: first | last, fail?: how many times each
-     * message is refused, tries?: most deliveries after the first, delay?: level asked for, sleep?: ms, reply?, trace?}.
+     * message is refused, tries?: most deliveries after the first, delay?: level asked for, sleep?: ms, reply?, trace?,
+     * pop?: invisible time in ms, batch?: messages of one pop}.
      */
     JSONObject create(JSONObject command) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"), command.getBooleanValue("trace"), null);
@@ -74,6 +75,9 @@ final class PushConsumers {
         }
         if (command.containsKey("tries")) {
             consumer.setMaxReconsumeTimes(command.getIntValue("tries"));
+        }
+        if (command.containsKey("pop")) {
+            Release.pop(consumer, command.getLongValue("pop"), command.containsKey("batch") ? command.getIntValue("batch") : 32);
         }
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
