@@ -13,6 +13,7 @@ from penstock.store import StoreOptions
 from tests.abuse import (
     test_limits_broker,
     test_limits_nameserver,
+    test_limits_pop,
     test_limits_remoting,
     test_limits_staging,
     test_limits_timers,
@@ -25,6 +26,7 @@ from tests.abuse.observed import ROOT
 MODULES = (
     test_limits_broker,
     test_limits_nameserver,
+    test_limits_pop,
     test_limits_remoting,
     test_limits_staging,
     test_limits_timers,
