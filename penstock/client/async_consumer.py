@@ -27,6 +27,7 @@ from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
+from penstock.client.popped_lots import check_polls, check_pops, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
@@ -39,7 +40,7 @@ from penstock.protocol.bodies import MessageQueue
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
-LISTEN, ITERATE, POLL = "a listener", "iterating", "poll"
+LISTEN, ITERATE, POLL, POP = "a listener", "iterating", "poll", "pop"
 
 
 class ConsumerSettings(TypedDict, total=False):
@@ -64,6 +65,9 @@ class ConsumerSettings(TypedDict, total=False):
     threads: int
     auto_ack: bool
     auto_commit: bool
+    delivery: str
+    invisible_ms: int
+    pop_batch: int
     pull_batch: int
     suspend_ms: int
     pull_timeout_ms: int
@@ -364,6 +368,7 @@ class AsyncConsumer:
 
     async def poll(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
+        check_polls(self.options)
         self.use(POLL)
         core = self.core
         handout = core.handout
@@ -380,6 +385,15 @@ class AsyncConsumer:
             lot = handout.take(left) if left > 0 else None
         return messages
 
+    async def pop(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """With `delivery="pop"`: messages as soon as there are any, or none after the time is over. Each is done when
+        it is acknowledged (`ack`), or rests and comes again (`retry`); until then it stays this consumer's."""
+        check_pops(self.options)
+        self.use(POP)
+        handout = self.core.handout
+        assert isinstance(handout, LoopHandout)
+        return popped(await handout.wait(max_messages, timeout_s), handout, max_messages)
+
     def mark_committed(self) -> None:
         """What was polled so far is done; it is stored within seconds."""
         if self._core is not None:
@@ -387,12 +401,12 @@ class AsyncConsumer:
                 self._core.offsets.set(owner.queue, owner.committed)
 
     def ack(self, message: ReceivedMessage) -> None:
-        """With `auto_ack` off: this message is done."""
+        """With `auto_ack` off, or after `pop`: this message is done."""
         self._settle(ack_report(self.options, message))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
-        if self.options.auto_ack:
+        if self.options.auto_ack and message.owner is None:
             message.retry_later(delay_level, reason)
         else:
             self._settle(ack_report(self.options, message, Retry(delay_level, reason)))
@@ -465,7 +479,7 @@ class _Messages(AsyncIterator[ReceivedMessage]):
 def ack_report(options: ConsumerOptions, message: ReceivedMessage, retry: Retry | None = None) -> Report:
     """What an acknowledgement by hand says."""
     owner = message.owner
-    if options.auto_ack or owner is None:
+    if owner is None or (options.auto_ack and not options.is_pop):
         raise ClientError(
             f"{message!r} is not waiting for an acknowledgement",
             "acknowledge each message once, and only with auto_ack=False",

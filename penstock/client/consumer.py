@@ -26,6 +26,7 @@ from typing import Any, Self, TypeVar, Unpack
 from penstock.client.async_consumer import (
     ITERATE,
     POLL,
+    POP,
     AsyncConsumer,
     ConsumerSettings,
     ack_report,
@@ -33,6 +34,7 @@ from penstock.client.async_consumer import (
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
+from penstock.client.popped_lots import check_polls, check_pops, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
@@ -239,6 +241,7 @@ class Consumer:
 
     def poll(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
+        check_polls(self.options)
         self._use(POLL)
         if self.options.auto_commit:
             self._async.reports.put(self._async.mark_committed)
@@ -252,13 +255,20 @@ class Consumer:
             lot = self._handout.take(left) if left > 0 else None
         return messages
 
+    def pop(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """With `delivery="pop"`: messages as soon as there are any, or none after the time is over. Each is done when
+        it is acknowledged (`ack`), or rests and comes again (`retry`); until then it stays this consumer's."""
+        check_pops(self.options)
+        self._use(POP)
+        return popped(self._handout.wait(max_messages, timeout_s), self._handout, max_messages)
+
     def ack(self, message: ReceivedMessage) -> None:
-        """With `auto_ack` off: this message is done."""
+        """With `auto_ack` off, or after `pop`: this message is done."""
         self._report(ack_report(self.options, message))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
-        if self.options.auto_ack:
+        if self.options.auto_ack and message.owner is None:
             message.retry_later(delay_level, reason)
         else:
             self._report(ack_report(self.options, message, Retry(delay_level, reason)))

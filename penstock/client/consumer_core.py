@@ -21,6 +21,7 @@ from penstock.client.claims import Claims
 from penstock.client.consume_concurrently import ConcurrentConsumption
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.consume_orderly import OrderlyConsumption
+from penstock.client.consume_popped import PopConsumption
 from penstock.client.consumption import Consumption
 from penstock.client.coordinated import Coordinated
 from penstock.client.handout import Handout
@@ -28,6 +29,8 @@ from penstock.client.holdings import Holdings, idle
 from penstock.client.instance import ClientInstance
 from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetBackend, OffsetStore
 from penstock.client.options import ConsumerOptions
+from penstock.client.pop_messages import PopCalls
+from penstock.client.pop_sources import PopSources
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.pull_loop import PullContext
 from penstock.client.rebalance import Rebalance, Stuck
@@ -67,7 +70,9 @@ class ConsumerCore:
         self.options = options
         self.handout = handout
         self.clock = instance.runtime.clock
-        self.subscriptions = Subscriptions(options.group, self.clock, broadcasting=options.is_broadcasting)
+        # What was popped comes back by popping, and in broadcasting nothing does: no retry topic.
+        without_retries = options.is_broadcasting or options.is_pop
+        self.subscriptions = Subscriptions(options.group, self.clock, broadcasting=without_retries)
         self.meters = ConsumeMeters(self.clock)
         self.started_wall_ms = self.clock.now_ms()
         # Set by the face: answers what brokers ask of this consumer.
@@ -99,9 +104,9 @@ class ConsumerCore:
             instance.client_id,
             find_strategy(options.strategy),
             orderly=self._locker is not None,
-            broadcasting=options.is_broadcasting,
+            broadcasting=options.is_broadcasting or options.is_pop,
         )
-        kind = Coordinated if options.is_coordinated else Rebalancing
+        kind = Coordinated if options.is_coordinated else PopSources if options.is_pop else Rebalancing
         self.rebalancing = kind(
             instance,
             options,
@@ -143,6 +148,16 @@ class ConsumerCore:
         retries = None
         if not options.is_broadcasting:
             retries = Retries(self.instance, self.calls, options.group, options.back_retries_max)
+        if options.is_pop and retries is not None:
+            return PopConsumption(
+                self.handout,
+                self.offsets,
+                self.meters,
+                retries,
+                PopCalls(self.instance, options.group),
+                invisible_ms=options.invisible_ms,
+                retries_max=options.back_retries_max,
+            )
         if not options.orderly:
             return ConcurrentConsumption(self.handout, self.offsets, self.meters, retries)
         return OrderlyConsumption(
@@ -223,6 +238,7 @@ class ConsumerCore:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.consumption.drain()
+                await self.consumption.give_up(owners)
                 await asyncio.gather(*map(idle, owners))
                 await self.consumption.drain()
         except TimeoutError:
@@ -265,6 +281,7 @@ class ConsumerCore:
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Pull exactly these queues, whoever else does."""
+        self._check_pulls("assign")
         if self.options.is_coordinated:
             raise ClientError(
                 "a coordinator assigns the queues of this consumer", 'use subscribe, or balance="client"'
@@ -284,6 +301,7 @@ class ConsumerCore:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset."""
+        self._check_pulls("seek")
         assigned = self.rebalancing.assigned
         if assigned is not None and queue not in assigned:
             raise ClientError(f"{queue} is not assigned to this consumer", "assign it first")
@@ -293,6 +311,7 @@ class ConsumerCore:
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store how far this consumer has come, or the offsets given. ClientError if that fails."""
+        self._check_pulls("commit")
         if offsets is None:
             offsets = {owner.queue: owner.committed for owner in self.holdings.owners}
         for queue, offset in offsets.items():
@@ -303,6 +322,13 @@ class ConsumerCore:
                 f"{len(failed)} offsets of group {self.group!r} were not stored; {queue}: {error.message}",
                 "commit again; look at the brokers if that fails too",
             ) from error
+
+    def _check_pulls(self, what: str) -> None:
+        if self.options.is_pop:
+            raise ClientError(
+                f"{what} is not there for a consumer that pops: the broker keeps its offsets",
+                "acknowledge messages; use delivery='pull' to choose offsets",
+            )
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """An administrator sets the group back or forth."""

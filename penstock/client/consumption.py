@@ -64,6 +64,9 @@ class Consumption:
     def expire(self, owner: ProcessQueue, now_ms: int, limit_ms: int) -> None:
         """Look for messages that somebody has had for too long."""
 
+    async def give_up(self, owners: Sequence[ProcessQueue]) -> None:
+        """The consumer closes: what nobody has begun with is left to others."""
+
     async def drain(self) -> None:
         """The consumer closes and its queues are retired: wait for nothing but what is under way to a broker."""
         for timer in list(self._timers):
@@ -100,10 +103,11 @@ class Consumption:
         timer = loop.call_later(delay_ms / 1000, act)
         self._timers[timer] = action
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -19,6 +19,7 @@ from typing import Protocol
 from penstock.client.handout import Handout
 from penstock.client.offset_store import OffsetStore
 from penstock.client.options import ConsumerOptions
+from penstock.client.pop_loop import PopLoop, PopQueue
 from penstock.client.process_queue import ProcessQueue, QueueLimits
 from penstock.client.pull_loop import PullContext, PullLoop
 from penstock.client.start_offsets import StartOffsets
@@ -26,6 +27,7 @@ from penstock.protocol.bodies import MessageQueue
 from penstock.runtime import Clock
 
 logger = logging.getLogger(__name__)
+POP_MESSAGES_MAX = 96
 Outcome = tuple[set[MessageQueue], set[MessageQueue]]
 
 
@@ -67,8 +69,10 @@ class Holdings:
         self._starts = starts
         self._handout = handout
         self._clock = clock
+        # What is popped is invisible to others: no more than a few requests' worth waits here.
+        most = POP_MESSAGES_MAX if options.is_pop else options.queue_messages_max
         self._limits = QueueLimits(
-            options.queue_messages_max, options.queue_bytes_max, options.queue_span_max
+            min(most, options.queue_messages_max), options.queue_bytes_max, options.queue_span_max
         )
         self._owners: dict[MessageQueue, ProcessQueue] = {}
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -92,7 +96,9 @@ class Holdings:
     async def start(self, queue: MessageQueue) -> None:
         """Find the offset and begin to pull. Raises PenstockError if the offset cannot be found."""
         offset = self._seeks.pop(queue, None)
-        if offset is None:
+        if self._options.is_pop:
+            offset = 0  # the broker knows where the group is
+        elif offset is None:
             offset = await self._starts.find(queue)
             offset = self._seeks.pop(queue, offset)
             self._offsets.advance(queue, offset)
@@ -101,7 +107,9 @@ class Holdings:
         self._begin(queue, offset)
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
-        owner = ProcessQueue(queue, offset, self._limits, orderly=self._options.orderly)
+        is_pop = self._options.is_pop
+        kind = PopQueue if is_pop else ProcessQueue
+        owner = kind(queue, offset, self._limits, orderly=self._options.orderly)
         owner.pulled_ms = owner.locked_ms = self._clock.monotonic_ms()
         if self._locker is not None:
             owner.locked_ms = self._locker.asked_ms(queue) or owner.locked_ms
@@ -111,7 +119,8 @@ class Holdings:
         if queue in self._paused:
             owner.pause()
         self._owners[queue] = owner
-        task = asyncio.ensure_future(PullLoop(self.context, owner).run())
+        loop = PopLoop(self.context, owner) if is_pop else PullLoop(self.context, owner)
+        task = asyncio.ensure_future(loop.run())
         task.add_done_callback(_look_at)
         self._pulls[queue] = task
 

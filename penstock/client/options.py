@@ -257,6 +257,14 @@ class ConsumerOptions:
     auto_ack: bool = True
     # Whether `poll` commits what the poll before it returned; without it, `commit` does.
     auto_commit: bool = False
+    # How messages come: pull, as RocketMQ's clients do by default; or pop, where the broker gives messages of all
+    # queues to whoever asks, and takes back what is not acknowledged in time: nobody waits for a slow consumer.
+    delivery: str = "pull"
+    # With pop: how long messages are invisible to others before they come again. While they are worked on it is
+    # changed before it is over (popInvisibleTime).
+    invisible_ms: int = 60_000
+    # With pop: messages asked for at once (popBatchNums).
+    pop_batch: int = 32
     # Messages asked for with one pull (pullBatchSize; there it is 32, which is also the most that RocketMQ's brokers
     # give).
     pull_batch: int = 256
@@ -317,6 +325,8 @@ class ConsumerOptions:
         check_name("trace_topic", self.trace_topic)
         require_choice("model", self.model, ("clustering", "broadcasting"))
         require_choice("balance", self.balance, ("client", "coordinator"))
+        require_choice("delivery", self.delivery, ("pull", "pop"))
+        self._check_pop()
         require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))
         if self.is_coordinated and self.is_broadcasting:
             raise OptionError(
@@ -328,6 +338,8 @@ class ConsumerOptions:
         for name, low, high in (
             ("threads", 1, 1_000),
             ("pull_batch", 1, 1_024),
+            ("invisible_ms", 1_000, 43_200_000),
+            ("pop_batch", 1, 32),
             ("suspend_ms", 0, _INT32_MAX),
             ("pull_timeout_ms", 1, _INT32_MAX),
             ("pull_retry_ms", 1, 60_000),
@@ -353,6 +365,25 @@ class ConsumerOptions:
                 f"pull_timeout_ms is {self.pull_timeout_ms}, not more than suspend_ms ({self.suspend_ms})",
                 "brokers may hold a pull up to 5 s longer than suspend_ms: leave room for that",
             )
+
+    def _check_pop(self) -> None:
+        """What cannot be had with popping."""
+        if not self.is_pop:
+            return
+        for name, is_so in (
+            ("orderly", self.orderly),
+            ("model='broadcasting'", self.is_broadcasting),
+            ("balance='coordinator'", self.is_coordinated),
+            ("a time as start_from", not isinstance(self.start_from, str)),
+        ):
+            if is_so:
+                raise OptionError(
+                    f"delivery is 'pop', which does not go with {name}", "use delivery='pull' for that"
+                )
+
+    @property
+    def is_pop(self) -> bool:
+        return self.delivery == "pop"
 
     def _check_start(self) -> None:
         start: object = self.start_from

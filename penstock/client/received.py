@@ -29,6 +29,7 @@ from penstock.message.properties import PropertyName
 from penstock.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
+    from penstock.client.pop_messages import Popped
     from penstock.client.process_queue import ProcessQueue, Run
 
 RETRY_PREFIX = "%RETRY%"
@@ -72,6 +73,7 @@ class ReceivedMessage:
         "_properties",
         "_raw",
         "owner",
+        "popped",
         "queue",
         "run",
         "started_ms",
@@ -97,6 +99,8 @@ class ReceivedMessage:
         self.verdict: Retry | None = None
         self.run: Run | None = None
         self.owner: ProcessQueue | None = None
+        # Of a message that was popped: by which handle the broker knows it, and until when it is ours.
+        self.popped: Popped | None = None
 
     @classmethod
     def of(

@@ -1,0 +1,149 @@
+"""Popping all queues of a topic at one broker: ask for what there is, hand it out, ask again.
+
+    answer    0  found          hand out, each with its handle
+      210, 19    nothing        the broker has waited for us; ask again
+        other    trouble        ask again after a second
+
+Rules: while too many messages of the broker are here nothing is asked for: what waits here is invisible to others,
+and nearer to coming again. Messages of several queues come together, so there is no order and no offset to keep: the
+broker knows what it gave to whom. One task for each topic and broker, in the consumer's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from penstock.client.pop_messages import pop_request, read_pop
+from penstock.client.process_queue import ProcessQueue, Run
+from penstock.client.pull_loop import COMPLAIN_EVERY_MS, PullContext
+from penstock.client.received import ReceivedMessage
+from penstock.client.routes import MASTER_ID, read_address
+from penstock.client.subscription import wants
+from penstock.errors import ConnectError, PenstockError, ResponseError
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+
+logger = logging.getLogger(__name__)
+_NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+_BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.POLLING_FULL)
+BUSY_MS = 200
+
+
+class PopQueue(ProcessQueue):
+    """What was popped of a topic at one broker and is not done with. Offsets of several queues are in it, so none of
+    them says anything about the others."""
+
+    def put(self, messages: Sequence[ReceivedMessage], next_offset: int = 0) -> list[ReceivedMessage]:
+        if self.is_dropped or not messages:
+            return []
+        run = Run(self, list(messages))
+        for message in messages:
+            message.run = run
+            run.bytes += message.size
+        self._runs.append(run)
+        self._count += len(messages)
+        self.bytes += run.bytes
+        return list(messages)
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self._limits.messages or self.bytes >= self._limits.bytes
+
+    def here(self) -> list[ReceivedMessage]:
+        """All that is not done with."""
+        return [message for run in self._runs for message in run.messages if message.run is run]
+
+
+class PopLoop:
+    """Pops until the queue is retired."""
+
+    def __init__(self, context: PullContext, owner: ProcessQueue) -> None:
+        self._context = context
+        self._owner = owner
+        self._queue = owner.queue
+        self._clock = context.instance.runtime.clock
+        self._complaint = ("", 0)
+
+    async def run(self) -> None:
+        """Ends when the queue is retired; cancelled otherwise."""
+        owner = self._owner
+        while not owner.is_retired:
+            if owner.is_full or owner.is_paused:
+                await self._room()
+                continue
+            try:
+                await self._pop()
+            except Exception as error:
+                await self._failed(error)
+
+    async def _pop(self) -> None:
+        context, options, queue = self._context, self._context.options, self._queue
+        subscription = context.subscription(queue.topic)
+        command = pop_request(
+            options.group,
+            queue,
+            subscription,
+            count=options.pop_batch,
+            invisible_ms=options.invisible_ms,
+            wait_ms=options.suspend_ms,
+            now_ms=self._clock.now_ms(),
+            from_first=options.start_from == "first",
+        )
+        connection = await context.instance.remoting.connection(self._address())
+        asked_ms = self._clock.monotonic_ms()
+        answer = await connection.call(command, max(options.pull_timeout_ms, options.suspend_ms + 5_000))
+        self._owner.pulled_ms = self._clock.monotonic_ms()
+        self._owner.pulled_wall_ms = self._clock.now_ms()
+        if answer.code == ResponseCode.SUCCESS:
+            messages = read_pop(answer, queue, asked_ms, options.body_bytes_max)
+            context.meters.pulled(queue.topic, len(messages), self._owner.pulled_ms - asked_ms)
+            if subscription is not None and subscription.tags_set:
+                messages = [message for message in messages if wants(subscription, message.tag)]
+            context.accept(self._owner, self._owner.put(messages, 0))
+        else:
+            await self._not_found(answer)
+
+    async def _not_found(self, answer: Command) -> None:
+        if answer.code in _BUSY:
+            await asyncio.sleep(BUSY_MS / 1000)
+        elif answer.code not in _NOTHING:
+            raise ResponseError(answer.code, answer.remark or "no reason given")
+        elif not self._context.options.suspend_ms:
+            await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
+
+    def _address(self) -> str:
+        broker = self._context.instance.routes.cache.brokers.get(self._queue.broker_name)
+        address = None if broker is None else read_address(broker, MASTER_ID)
+        if address is None:
+            raise ConnectError(
+                f"no address is known for broker {self._queue.broker_name!r}", "routes are refreshed"
+            )
+        return address
+
+    async def _failed(self, error: Exception) -> None:
+        """Say so, now and then; look for another way; wait. Nothing that can go wrong ends the loop."""
+        now = self._clock.monotonic_ms()
+        text, when = self._complaint
+        if str(error) != text or now - when >= COMPLAIN_EVERY_MS:
+            self._complaint = (str(error), now)
+            known = isinstance(error, PenstockError)
+            level = logging.INFO if known else logging.ERROR
+            logger.log(level, "popping %s: %s", self._queue, error, exc_info=not known)
+        await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
+        if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
+            try:
+                await self._context.instance.routes.refresh(self._queue.topic)
+            except PenstockError as problem:
+                logger.debug("route of %s: %s", self._queue.topic, problem)
+
+    async def _room(self) -> None:
+        """Until the queue has room, is resumed, retired or dropped."""
+        room = asyncio.Event()
+        self._owner.when_room(room.set)
+        self._owner.pulled_ms = self._clock.monotonic_ms()
+        try:
+            await room.wait()
+        finally:
+            self._owner.when_room(None)
+        self._owner.pulled_ms = self._clock.monotonic_ms()

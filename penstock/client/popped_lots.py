@@ -1,0 +1,30 @@
+"""Taking messages by hand: what both faces of a consumer that pops have in common. Any thread."""
+
+from __future__ import annotations
+
+from penstock.client.handout import Handout, Lot
+from penstock.client.options import ConsumerOptions
+from penstock.client.received import ReceivedMessage
+from penstock.errors import ClientError
+
+
+def popped(lot: Lot | None, handout: Handout, most: int) -> list[ReceivedMessage]:
+    """The messages of a lot, and of those behind it: each waits for its acknowledgement."""
+    messages: list[ReceivedMessage] = []
+    while lot is not None:
+        for message in lot.messages:
+            message.owner = lot.owner
+        messages += lot.messages
+        left = most - len(messages)
+        lot = handout.take(left) if left > 0 else None
+    return messages
+
+
+def check_pops(options: ConsumerOptions) -> None:
+    if not options.is_pop:
+        raise ClientError("this consumer pulls", 'make it with delivery="pop", or use poll')
+
+
+def check_polls(options: ConsumerOptions) -> None:
+    if options.is_pop:
+        raise ClientError("this consumer pops", "use pop, or iterate, or give it a listener")

@@ -1,0 +1,240 @@
+"""Consumers that pop, at a real broker: acknowledged, rested, kept while they are worked on, and given up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from penstock import AsyncConsumer, Consumer, Producer
+from penstock.client.pop_messages import retry_delay_ms
+from penstock.client.received import DEAD_LETTER, ReceivedMessage, Retry
+from penstock.errors import ClientError, OptionError
+from penstock.message import Message
+from penstock.testing import async_broker, broker
+from penstock.testing.embedded import EmbeddedBroker
+
+
+def send(address: str, count: int, topic: str = "T", tag: str = "") -> list[bytes]:
+    bodies = [b"%d" % number for number in range(count)]
+    with Producer(address) as producer:
+        for body in bodies:
+            producer.send(Message(topic, body, {"TAGS": tag} if tag else {}))
+    return bodies
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_several_consumers_pop_every_message_once() -> None:
+    with broker() as address:
+        bodies = send(address, 60)
+        seen: Counter[bytes] = Counter()
+        lock = threading.Lock()
+
+        def work(message: ReceivedMessage) -> None:
+            with lock:
+                seen[message.body] += 1
+
+        settings = {"group": "g", "listener": work, "delivery": "pop", "pop_batch": 4, "start_from": "first"}
+        with Consumer(address, **settings) as one, Consumer(address, **settings) as two:  # type: ignore[arg-type]
+            for consumer in (one, two):
+                consumer.subscribe("T")
+            wait_for(lambda: sum(seen.values()) >= 60)
+        # Nothing comes again: all of it was acknowledged.
+        with Consumer(address, group="g", delivery="pop") as consumer:
+            consumer.subscribe("T")
+            assert consumer.pop(timeout_s=0.5) == []
+        assert seen == Counter(bodies)
+
+
+def test_popping_by_hand() -> None:
+    with broker() as address:
+        bodies = send(address, 3)
+        with Consumer(address, group="g", delivery="pop", invisible_ms=2_000, start_from="first") as consumer:
+            consumer.subscribe("T")
+            found: list[ReceivedMessage] = []
+            while len(found) < 3:
+                found += consumer.pop(max_messages=3, timeout_s=10)
+            assert sorted(m.body for m in found) == bodies
+            assert {(m.topic, m.tries) for m in found} == {("T", 0)}
+            first, second, third = sorted(found, key=lambda message: message.body)
+            consumer.ack(first)
+            consumer.retry(second, delay_level=1)
+            with pytest.raises(ClientError, match="not waiting"):
+                consumer.ack(first)
+            # In hand for longer than the time that was asked for, and still ours.
+            time.sleep(3)
+            [again] = consumer.pop(timeout_s=5)
+            assert (again.body, again.tries, again.topic) == (b"1", 1, "T")
+            consumer.ack(again)
+            consumer.ack(third)
+            assert consumer.pop(timeout_s=1.5) == []
+
+
+def test_iterating_and_what_is_left_at_the_end() -> None:
+    async def scenario() -> None:
+        async with async_broker() as address:
+            bodies = await asyncio.to_thread(send, address, 10)
+            seen = []
+            async with AsyncConsumer(address, group="g", delivery="pop", start_from="first") as consumer:
+                await consumer.subscribe("T")
+                async for message in consumer:
+                    seen.append(message.body)
+                    if len(seen) == 4:
+                        break
+            # The others were popped and not begun with: they come soon, not when their minute is over.
+            begun = time.monotonic()
+            async with AsyncConsumer(address, group="g", delivery="pop", start_from="first") as consumer:
+                await consumer.subscribe("T")
+                async for message in consumer:
+                    seen.append(message.body)
+                    if len(seen) == 10:
+                        break
+            assert sorted(seen) == bodies
+            assert time.monotonic() - begun < 20
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_fails_and_dead_letters() -> None:
+    with broker() as address:
+        send(address, 2)
+        tried: Counter[bytes] = Counter()
+
+        def work(message: ReceivedMessage) -> object:
+            tried[message.body] += 1
+            if message.body == b"0":
+                return DEAD_LETTER
+            return Retry(1) if message.tries < 2 else None
+
+        with Consumer(address, group="g", listener=work, delivery="pop", start_from="first") as consumer:
+            consumer.subscribe("T")
+            wait_for(lambda: tried[b"1"] == 3)
+        assert tried == {b"0": 1, b"1": 3}
+        with Consumer(address, group="graves", start_from="first") as consumer:
+            consumer.subscribe("%DLQ%g")
+            [dead] = consumer.poll(timeout_s=10)
+            assert dead.body == b"0"
+
+
+def test_messages_of_a_consumer_that_died_come_to_another() -> None:
+    async def scenario() -> None:
+        async with async_broker() as address:
+            bodies = await asyncio.to_thread(send, address, 3)
+            settings = {"group": "g", "delivery": "pop", "start_from": "first", "invisible_ms": 1_500}
+            dead = await AsyncConsumer(address, **settings).start()  # type: ignore[arg-type]
+            await dead.subscribe("T")
+            taken: list[ReceivedMessage] = []
+            while len(taken) < 3:
+                taken += await dead.pop(timeout_s=10)
+            # As a process that is gone: it says nothing more, and keeps nothing.
+            for owner in dead.core.holdings.owners:
+                dead.core.holdings.retire(owner.queue)
+            for task in dead.core._loops:
+                task.cancel()
+            async with AsyncConsumer(address, **settings) as consumer:  # type: ignore[arg-type]
+                await consumer.subscribe("T")
+                found: list[ReceivedMessage] = []
+                while len(found) < 3:
+                    found += await consumer.pop(timeout_s=10)
+                for message in found:
+                    consumer.ack(message)
+            assert sorted(message.body for message in found) == bodies
+            assert {message.tries for message in found} == {1}
+            await dead.close(timeout_ms=0)
+
+    asyncio.run(scenario())
+
+
+def test_tags_are_filtered() -> None:
+    with broker() as address:
+        send(address, 3, tag="a")
+        send(address, 2, tag="b")
+        with Consumer(address, group="g", delivery="pop", start_from="first") as consumer:
+            consumer.subscribe("T", "b")
+            found: list[ReceivedMessage] = []
+            while len(found) < 2:
+                found += consumer.pop(timeout_s=10)
+            assert [message.tag for message in found] == ["b", "b"]
+            for message in found:
+                consumer.ack(message)
+            assert consumer.pop(timeout_s=0.3) == []
+
+
+def test_acknowledgements_are_repeated() -> None:
+    """A broker that is not ready takes them later."""
+
+    async def scenario() -> None:
+        embedded = EmbeddedBroker()
+        await embedded.start()
+        try:
+            bodies = await asyncio.to_thread(send, embedded.address, 4)
+            settings = {"group": "g", "delivery": "pop", "start_from": "first", "pull_retry_ms": 100}
+            async with AsyncConsumer(embedded.address, **settings) as consumer:  # type: ignore[arg-type]
+                await consumer.subscribe("T")
+                found: list[ReceivedMessage] = []
+                while len(found) < 4:
+                    found += await consumer.pop(timeout_s=10)
+                assert embedded.broker is not None
+                pop = embedded.broker.pop
+                assert pop is not None
+                loop, pop.service._loop = pop.service._loop, None  # it knows nothing now, and says so
+                for message in found:
+                    consumer.ack(message)
+                await asyncio.sleep(0.2)
+                assert len(pop.service.state)
+                pop.service._loop = loop
+                async with asyncio.timeout(10):
+                    while len(pop.service.state):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                assert sorted(message.body for message in found) == bodies
+        finally:
+            await embedded.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_popping_consumer_has_not() -> None:
+    for settings in (
+        {"orderly": True},
+        {"model": "broadcasting"},
+        {"balance": "coordinator", "coordinators": "127.0.0.1:1"},
+        {"start_from": 5},
+        {"invisible_ms": 999},
+        {"invisible_ms": 43_200_001},
+        {"pop_batch": 33},
+    ):
+        with pytest.raises(OptionError):
+            AsyncConsumer(group="g", delivery="pop", **settings)
+    with pytest.raises(OptionError, match="delivery"):
+        AsyncConsumer(group="g", delivery="carrier pigeon")
+
+    async def scenario() -> None:
+        async with async_broker() as address:
+            async with AsyncConsumer(address, group="g", delivery="pop") as consumer:
+                for refused in (
+                    consumer.poll(),
+                    consumer.commit(),
+                    consumer.assign([]),
+                ):
+                    with pytest.raises(ClientError):
+                        await refused
+            async with AsyncConsumer(address, group="g") as consumer:
+                with pytest.raises(ClientError, match="pulls"):
+                    await consumer.pop()
+
+    asyncio.run(scenario())
+
+
+def test_how_long_a_message_rests() -> None:
+    assert [retry_delay_ms(0, tries) for tries in (0, 1, 15, 100)] == [10_000, 30_000, 7_200_000, 7_200_000]
+    assert [retry_delay_ms(level, 9) for level in (1, 2, 18, 99)] == [1_000, 5_000, 7_200_000, 7_200_000]
