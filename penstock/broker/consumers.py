@@ -10,7 +10,7 @@ loop; the limits of a heartbeat are checked before it gets here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -96,6 +96,8 @@ class Consumers:
         self._clock = clock
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        # Told of a group that a connection is no member of any more.
+        self.on_leave: list[Callable[[str, Connection], None]] = []
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -192,6 +194,8 @@ class Consumers:
             del self._groups_of[connection]
         if not group._members:
             del self._groups[group.name]
+        for listener in self.on_leave:
+            listener(group.name, connection)
 
     @staticmethod
     def _tell(group: ConsumerGroup) -> None:

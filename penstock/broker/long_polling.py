@@ -139,6 +139,12 @@ class LongPolling(Generic[T]):
         for held in list(connection.attributes.get(_HELD, ())):
             self._forget(held)
 
+    def drop_some(self, connection: Connection, is_gone: Callable[[T], bool]) -> None:
+        """Forget those of a connection that nobody waits for any more."""
+        for held in list(connection.attributes.get(_HELD, ())):
+            if held in self._all and is_gone(held.pull):
+                self._forget(held)
+
     # -- waking ----------------------------------------------------------------------------------------------
 
     def on_arrival(self, queues: Sequence[QueueState]) -> None:

@@ -48,6 +48,7 @@ class PopParts:
         self._store = store
         self._topics = topics
         self._offsets = offsets
+        self._consumers = consumers
         clock = runtime.clock
         self.service = PopService(
             options, store, writer, flusher, topics, groups, offsets, statistics, runtime, host
@@ -72,6 +73,7 @@ class PopParts:
         self._offsets.on_reset.append(self.polling.wake_topic)
         self._topics.on_delete.append(self.polling.forget)
         self._topics.on_delete.append(self.modes.remove_topic)
+        self._consumers.on_leave.append(self.polling.leave)
         self.modes.start()
 
     def closed(self, connection: Connection) -> None:

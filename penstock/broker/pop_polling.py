@@ -62,6 +62,10 @@ class PopPolling:
     def drop_connection(self, connection: Connection) -> None:
         self._polls.drop_connection(connection)
 
+    def leave(self, group: str, connection: Connection) -> None:
+        """A client left a group: what a pop of it found would be invisible to the others for nothing."""
+        self._polls.drop_some(connection, lambda waiting: waiting.group == group)
+
     def held_by(self, connection: Connection) -> int:
         return self._polls.held_by(connection)
 

@@ -230,6 +230,35 @@ def test_a_closed_connection_waits_for_nothing(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_client_that_leaves_its_group_waits_for_nothing(tmp_path: Path) -> None:
+    """Its connection may live on, and what it were given would be invisible for nothing."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench.client, 1)
+            await take(bench.client)
+            other = bench.connect()
+            await other.heartbeat(GROUP)
+            await other.heartbeat("others")
+            waiting = [
+                asyncio.create_task(pop(other, wait_ms=20_000)),
+                asyncio.create_task(pop(other, wait_ms=20_000, group="others", queue=1)),
+            ]
+            await held(bench, 1)
+            await held(bench, 1, group="others")
+            fields = {"clientID": "client@1", "consumerGroup": GROUP}
+            assert (await other.call(RequestCode.UNREGISTER_CLIENT, fields)).code == 0
+            await held(bench, 0)
+            await held(bench, 1, group="others")
+            await bench.client.send(body=b"next", queue=1)
+            assert [one.body for one in await take(bench.client)] == [b"next"]
+            assert [one.body for one in popped(await waiting[1], group="others")] == [b"next"]
+            waiting[0].cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(scenario)
+
+
 def test_a_new_group_begins_where_it_says(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, memory_percent=0) as bench:
