@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from penstock.client.instance import ClientInstance
 from penstock.client.received import ReceivedMessage, decode_records
-from penstock.errors import CodecError
+from penstock.errors import CodecError, PenstockError
 from penstock.protocol.bodies import MessageQueue, SubscriptionData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -147,8 +147,17 @@ class PopCalls:
             command = self._ack_one(messages[0])
         else:
             command = self._ack_many(broker, messages)
-        answer = await self._instance.call_broker(broker, command, CALL_TIMEOUT_MS)
+        answer = await self._call(messages[0], command)
         return check(answer, ResponseCode.NO_MESSAGE).code == ResponseCode.SUCCESS
+
+    async def _call(self, message: ReceivedMessage, command: Command) -> Command:
+        """Ask the broker that a message was popped from; if it is not there, look where it is now before raising."""
+        try:
+            return await self._instance.call_broker(message.queue.broker_name, command, CALL_TIMEOUT_MS)
+        except PenstockError as error:
+            if error.route_stale:
+                await self._instance.routes.refresh(message.topic)
+            raise
 
     def _ack_one(self, message: ReceivedMessage) -> Command:
         popped = _noted(message)
@@ -197,7 +206,7 @@ class PopCalls:
             invisible_time=invisible_ms,
         )
         command = Command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.encode())
-        answer = await self._instance.call_broker(message.queue.broker_name, command, CALL_TIMEOUT_MS)
+        answer = await self._call(message, command)
         if check(answer, ResponseCode.NO_MESSAGE).code == ResponseCode.NO_MESSAGE:
             return False
         changed = ChangeInvisibleTimeResponseHeader.decode(answer.fields)

@@ -1,0 +1,89 @@
+"""The master of a set dies while messages are popped: the next one knows what was handed out, and what was done."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.client.received import ReceivedMessage
+from penstock.errors import PenstockError
+from penstock.metadata.request_mode_table import RequestMode, RequestModeConfig
+from penstock.protocol.bodies.pop import SetMessageRequestModeRequestBody
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from tests.fault.broker_set import BrokerSet, broker_set, raw
+
+TOPIC, GROUP = "orders", "poppers"
+COUNT = 40
+
+
+def popped(consumer: penstock.Consumer, count: int, timeout_s: float = 30.0) -> list[ReceivedMessage]:
+    deadline = time.monotonic() + timeout_s
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count}"
+        found += consumer.pop(count - len(found), timeout_s=1.0)
+    return found
+
+
+def prepare(found: BrokerSet) -> None:
+    deadline = time.monotonic() + 10
+    with penstock.Admin(found.names.address) as admin:
+        while True:
+            try:
+                admin.create_topic(TOPIC, queues=4)
+                break
+            except PenstockError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        admin.create_group(GROUP)
+    found.wait(3)
+    with penstock.Producer(found.names.address) as producer:
+        for number in range(COUNT):
+            producer.send(TOPIC, b"%02d" % number)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I13")
+@pytest.mark.timeout(120)
+def test_what_was_popped_and_acknowledged_outlives_the_master(tmp_path: Path) -> None:
+    with broker_set(tmp_path) as found:
+        prepare(found)
+        mode = SetMessageRequestModeRequestBody(TOPIC, GROUP, RequestModeConfig(RequestMode.POP, 0))
+        command = Command(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, mode.encode())
+        assert raw(found.master().address, command).code == 0
+        names = found.names.address
+        with penstock.Consumer(
+            names, GROUP, delivery="pop", start_from="first", invisible_ms=10_000, pull_retry_ms=200
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            first = popped(consumer, COUNT)
+            over = time.monotonic() + 11
+            bodies = {message.body for message in first}
+            assert len(bodies) == COUNT
+            kept, done = first[: COUNT // 2], first[COUNT // 2 :]
+            for message in done:
+                consumer.ack(message)
+            time.sleep(0.5)
+            epoch = found.wait(3).master_epoch
+            found.master().kill()
+            assert found.wait(2, epoch=epoch + 1).master_epoch > epoch
+            # What was in hand when the master died is acknowledged to the next one.
+            for message in kept[:5]:
+                consumer.ack(message)
+            for message in kept[5:]:
+                consumer.retry(message, delay_level=1)
+            again = popped(consumer, len(kept) - 5)
+            assert {message.body for message in again} == {message.body for message in kept[5:]}
+            assert {message.tries for message in again} == {1}
+            for message in again:
+                consumer.ack(message)
+            # Nothing that was acknowledged comes again, also after its time.
+            assert consumer.pop(timeout_s=max(over - time.monotonic(), 0.5)) == []
+        answer = raw(found.master().address, Command(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
+        assert json.loads(answer.body)["messageRequestModeMap"][TOPIC][GROUP]["mode"] == "POP"
