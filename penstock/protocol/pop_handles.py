@@ -55,7 +55,10 @@ class PopHandle:
         start, popped, invisible, revive_queue, queue_id, offset = numbers
         if max(revive_queue, queue_id) > _INT32_MAX or offset < start:
             raise _no_handle(text)
-        return cls(start, popped, invisible, revive_queue, items[4], items[5], queue_id, offset)
+        handle = cls(start, popped, invisible, revive_queue, items[4], items[5], queue_id, offset)
+        if str(handle) != text:  # such as zeros before a number
+            raise _no_handle(text)
+        return handle
 
 
 def _number(text: str, whole: str) -> int:
