@@ -24,9 +24,9 @@ from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.request_modes import RequestModes
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
-from penstock.broker.request_modes import RequestModes
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError
 from penstock.metadata.fastjson import loads

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.consumption import Consumption
@@ -112,11 +113,13 @@ class PopConsumption(Consumption):
         for message, retry in failed:
             owner.done([message])
             is_dead = retry.delay_level < 0 or message.tries >= self._retries_max
-            self._spawn(self._bury(owner, message) if is_dead else self._rest(message, retry.delay_level))
+            self._spawn(
+                self._bury(owner, message, retry) if is_dead else self._rest(message, retry.delay_level)
+            )
 
-    async def _bury(self, owner: ProcessQueue, message: ReceivedMessage) -> None:
-        """First it is among the dead letters, then it is done."""
-        if await self._retries.hand_back(message, -1):
+    async def _bury(self, owner: ProcessQueue, message: ReceivedMessage, retry: Retry) -> None:
+        """First it is among the dead letters, with its reason, then it is done."""
+        if await self._retries.hand_back(message, replace(retry, delay_level=-1)):
             self.finish(owner, [message])
         else:
             logger.warning("%r could not be put to the dead letters and comes again", message)
