@@ -11,9 +11,10 @@ PLACES = {
     "commitlog": re.compile(r"\d{20}"),
     "index": re.compile(r"\d{17}"),
     "prepare": re.compile(r".*"),
-    "config": re.compile(r"[a-zA-Z]+\.json(\.bak|\.tmp)?"),
+    "config": re.compile(r"[a-zA-Z]+\.json(\.bak|\.tmp)?|timercheck(\.bak|\.tmp)?"),
+    "timerlog": re.compile(r"\d{20}"),
 }
-FILES = {"checkpoint", "abort", "lock", "penstock.manifest.json", "penstock.manifest.json.tmp"}
+FILES = {"checkpoint", "abort", "lock", "timerwheel", "penstock.manifest.json", "penstock.manifest.json.tmp"}
 
 
 def assert_tidy(root: Path) -> None:
