@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import _hot
+from penstock.broker.channels import publisher_of
 from penstock.broker.classic_set import ClassicMaster, ClassicSlave
 from penstock.broker.consumers import Consumers
 from penstock.broker.coordinated_set import UNKNOWN_ID, CoordinatedMember, MemberParts
@@ -119,6 +120,8 @@ class Broker:
         self.modes = RequestModes(options, runtime, config)
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
+        if self._guard is not None:
+            self.producers.identify = publisher_of(self._guard)
         self.locks = QueueLocks(options, clock)
         self.leases = PartitionLeases(options, clock)
         self.statistics = Statistics(clock, options.cluster_name)
@@ -305,7 +308,7 @@ class Broker:
                 unique_ids,
                 clock,
             ),
-            *(host, delay),
+            *(host, delay, self._guard),
         )
         clean_ms = self.store_options.clean_interval_ms
         self._services = MasterServices(

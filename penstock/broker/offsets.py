@@ -25,6 +25,10 @@ _LOG = logging.getLogger("penstock.broker")
 _NONE: dict[int, int] = {}
 # Its progress is the broker's: which half messages it may forget.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+# Of which the broker alone says how far they are: whoever moved them would have half messages, or popped ones that
+# nobody has acknowledged, forgotten (A19, A20).
+BROKERS_OWN = frozenset((TRANSACTION_GROUP, REVIVE_GROUP))
 _Table = dict[TopicGroup, dict[int, int]]
 
 
@@ -97,8 +101,8 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Remember an offset; False if a reset of this queue is pending, which drops it, or if the group is the
         broker's own. Raises RequestError if it is the first one there and no more are kept."""
-        if group == TRANSACTION_GROUP:
-            return False  # whoever moved it would have half messages forgotten (A19)
+        if group in BROKERS_OWN:
+            return False
         if self._resets and queue_id in self._resets.get(TopicGroup(topic, group), _NONE):
             return False
         self._set(group, topic, queue_id, offset)
@@ -165,7 +169,7 @@ class ConsumerOffsets:
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group: the next pull of the queue is told, and the offset counts from now on."""
-        if group == TRANSACTION_GROUP:
+        if group in BROKERS_OWN:
             return
         self._set(group, topic, queue_id, offset)
         self._resets.setdefault(TopicGroup(topic, group), {})[queue_id] = offset

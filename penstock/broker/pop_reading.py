@@ -21,7 +21,7 @@ from penstock.broker.pop_records import QueueKey
 from penstock.broker.pop_service import PopService
 from penstock.broker.store_times import memory_window
 from penstock.broker.topics import Topics
-from penstock.errors import RequestError
+from penstock.errors import PropertiesTooLargeError, RequestError
 from penstock.message import decode_record
 from penstock.message.record import encode_record
 from penstock.metadata.topic_table import TopicConfig
@@ -254,5 +254,5 @@ def _renamed(record: memoryview, topic: str, handle: str) -> bytes:
     }
     try:
         return encode_record(replace(message, topic=topic, properties={**kept, text.POP_CHECK: handle}))
-    except RequestError:
-        return bytes(record)
+    except (RequestError, PropertiesTooLargeError):
+        return bytes(record)  # as it is: it can be read, and comes again if it is not acknowledged

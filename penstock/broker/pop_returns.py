@@ -22,7 +22,7 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.stored_records import StoredRecord, record_at
 from penstock.broker.topics import Topics, dead_letter_topic
 from penstock.broker.writing import MessageWriter
-from penstock.errors import RequestError
+from penstock.errors import PropertiesTooLargeError, RequestError
 from penstock.protocol.pop_handles import NORMAL, RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
 from penstock.store import MessageStore
 
@@ -95,11 +95,15 @@ class PopReturns:
         else:
             place = queue.topic if kind != NORMAL else self._retry_topic(queue.group, topic)
             self._statistics.sent_back(group.name, topic, is_dead=False)
-        properties = text.decode(record.properties)
+        properties, pairs = text.decode(record.properties), dict(message.properties)
+        try:
+            stored = text.encode(text.changed(properties, pairs, _DROPPED, put))
+        except PropertiesTooLargeError:
+            stored = record.properties  # rather without the notes than never again
         return AppendRequest(
             self._writer.queue(place, 0),
             message.body,
-            text.encode(text.changed(properties, dict(message.properties), _DROPPED, put)),
+            stored,
             message.born_timestamp,
             message.born_host.encode(),
             message.flag,

@@ -14,7 +14,7 @@ With `pop_buffer` a check point stays in memory for a while, and is never writte
 a crash then gives those messages again. Nothing else is only in memory, so restart, kill and failover lose no message
 and forget no acknowledgement that was answered. RocketMQ sends these records through its timer and reads them when
 they are due; here they are in the revive topic at once, and the table of `pop_state.py` knows when they are
-(docs/decisions/0036). Owned by the event loop; `recover` by a thread that runs before it.
+(docs/decisions/0037). Owned by the event loop; `recover` by a thread that runs before it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock._hot.records import AppendRequest
+from penstock.broker.flow_control import BusyError
 from penstock.broker.groups import Groups
-from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.offsets import REVIVE_GROUP, ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import (
     CheckKey,
@@ -44,7 +45,7 @@ from penstock.broker.pop_state import PopState
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import SYSTEM_PREFIX, Topics
 from penstock.broker.writing import IN_MEMORY, Done, MessageWriter, Written
-from penstock.errors import CodecError, PenstockError, RequestError
+from penstock.errors import CodecError, PenstockError, RequestError, StoreError
 from penstock.message import HostAddress, StoredMessage
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
@@ -52,12 +53,13 @@ from penstock.store import MessageStore
 from penstock.store.loop_flush import LoopFlusher
 
 _LOG = logging.getLogger("penstock.broker")
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8
 TICK_MS = 100
 # Check points given back in one turn, and how long one waits that could not be.
 RETURNS_PER_TURN = 64
 RETRY_MS = 1_000
+# Until what cannot be given back is tried again.
+STUCK_RETRY_MS = 60_000
 # A check point is written again when it holds up so many records of its revive queue: a start reads no more.
 LAG_MAX = 10_000
 # A buffered check point is written so long before its time is over.
@@ -140,15 +142,22 @@ class PopService:
         self._buffered.clear()
         self._floors.clear()
         self._ends = [self._store.end_offset(self.topic, queue) for queue in range(count)]
-        self._cursors = [
-            max(self._offsets.query(REVIVE_GROUP, self.topic, queue) + 1, 0) for queue in range(count)
-        ]
+        self._cursors = [self._begin(queue) for queue in range(count)]
         self._committed_floors = [*self._cursors]
         for queue, cursor in enumerate(self._cursors):
             self.state.applied(queue, min(cursor, self._ends[queue]) - 1)
         self._catch_up()
         if self.state.open:
             _LOG.info("%d check points of popped messages are open", len(self.state))
+
+    def _begin(self, queue: int) -> int:
+        cursor = max(self._offsets.query(REVIVE_GROUP, self.topic, queue) + 1, 0)
+        if cursor <= self._ends[queue]:
+            return cursor
+        _LOG.warning(
+            "popped messages were done with up to %d of a queue that ends at %d", cursor, self._ends[queue]
+        )
+        return self._store.min_offset(self.topic, queue)
 
     @property
     def is_ready(self) -> bool:
@@ -400,10 +409,16 @@ class PopService:
         for place, check in enumerate(due):
             try:
                 self._return(check)
-            except PenstockError:
+            except (BusyError, StoreError):
                 for left in due[place:]:
                     self.state.again(left, now_ms + RETRY_MS)
                 raise
+            except PenstockError as error:
+                # Only this one cannot be given back; the others must not wait for it.
+                _LOG.error(
+                    "popped messages of %s cannot be given back, and are tried again: %s", check.key, error
+                )
+                self.state.again(check, now_ms + STUCK_RETRY_MS)
 
     def _return(self, check: CheckPoint) -> None:
         """What is not acknowledged comes again. What was stored when the store failed is not stored again."""
@@ -451,7 +466,8 @@ class PopService:
     def _commit(self, queue: QueueKey, offset: int) -> None:
         try:
             if offset > self._offsets.query(queue.group, queue.topic, queue.queue_id):
-                self._offsets.commit(queue.group, queue.topic, queue.queue_id, offset)
+                keep = self._offsets.restore if queue.group == REVIVE_GROUP else self._offsets.commit
+                keep(queue.group, queue.topic, queue.queue_id, offset)
         except RequestError as error:
             _LOG.warning("the offset of group %s in %s is not kept: %s", queue.group, queue.topic, error)
 

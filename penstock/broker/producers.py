@@ -7,9 +7,9 @@ of groups is limited (A14). Owned by the event loop; it sends nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from penstock.broker.channels import ClientChannel
+from penstock.broker.channels import ClientChannel, Publisher
 from penstock.broker.options import BrokerOptions
 from penstock.remoting import Connection
 from penstock.runtime import Clock
@@ -27,6 +27,8 @@ class Producers:
         self._groups_of: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, dict[Connection, ClientChannel]] = {}
         self._turn = 0
+        # Who says what is being handled; with access control the guard's.
+        self.identify: Callable[[], Publisher | None] = lambda: None
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -40,6 +42,10 @@ class Producers:
         if group not in joined and len(joined) >= self._options.client_groups_max:
             _LOG.warning("client %s is in %d producer groups already", client_id, len(joined))
             return None
+        publisher = self.identify()
+        if self._is_anothers(client_id, publisher):
+            _LOG.warning("client id %s is in use by another user; this producer is ignored", client_id)
+            return None
         now_ms, seen_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         members = self._groups.get(group)
         if members is None:
@@ -50,14 +56,23 @@ class Producers:
         channel = members.get(connection)
         if channel is not None and channel.client_id == client_id:
             channel.touch(now_ms, seen_ms)
+            channel.publisher = publisher
             return channel
         if channel is not None:
             self._forget_id(channel, group)
-        channel = ClientChannel(connection, client_id, language, version, now_ms, seen_ms)
+        channel = ClientChannel(connection, client_id, language, version, now_ms, seen_ms, publisher)
         members[connection] = channel
         self._groups_of.setdefault(connection, set()).add(group)
         self._by_client_id.setdefault(client_id, {})[connection] = channel
         return channel
+
+    def _is_anothers(self, client_id: str, publisher: Publisher | None) -> bool:
+        """Replies go to the newest connection of a client id: nobody may take another user's."""
+        user = None if publisher is None else publisher.user
+        return user is not None and any(
+            channel.connection.is_open and channel.publisher is not None and channel.publisher.user != user
+            for channel in self._by_client_id.get(client_id, {}).values()
+        )
 
     def unregister(self, group: str, connection: Connection) -> bool:
         """A producer leaves a group; whether it was in it."""
@@ -127,9 +142,14 @@ class Producers:
         """Whether a connection is in any group."""
         return connection in self._groups_of
 
-    def pick(self, group: str) -> ClientChannel | None:
-        """Any member with an open connection, in turn."""
-        members = [channel for channel in self.members(group) if channel.connection.is_open]
+    def pick(self, group: str, topic: str) -> ClientChannel | None:
+        """Any member with an open connection that may publish to a topic, in turn: names of groups are nobody's, and
+        what it is asked about is shown to it."""
+        members = [
+            channel
+            for channel in self.members(group)
+            if channel.connection.is_open and channel.may_publish(topic)
+        ]
         if not members:
             return None
         self._turn += 1

@@ -186,7 +186,7 @@ class TransactionChecks:
                 break
             if half.checks >= self.options.transaction_check_max or age_ms > self._age_max_ms:
                 self._park(turn, half)
-            elif CLOCK_MS <= age_ms <= half.immunity_ms(timeout_ms) or not self._is_there(half.group):
+            elif CLOCK_MS <= age_ms <= half.immunity_ms(timeout_ms) or not self._is_there(half):
                 self._leave(turn, half)
             else:
                 self._put_back(turn, half, half.checks + 1)
@@ -196,8 +196,11 @@ class TransactionChecks:
     def _age_max_ms(self) -> int:
         return self._store.options.file_reserved_hours * _HOUR_MS
 
-    def _is_there(self, group: str) -> bool:
-        return any(channel.connection.is_open for channel in self._producers.members(group))
+    def _is_there(self, half: Half) -> bool:
+        return any(
+            channel.connection.is_open and channel.may_publish(half.topic)
+            for channel in self._producers.members(half.group)
+        )
 
     def _leave(self, turn: _Turn, half: Half) -> None:
         if self._open.seen - half.offset > LEFT_BEHIND:
@@ -270,7 +273,7 @@ class TransactionChecks:
 
     def _ask(self, asked: Sequence[tuple[Half, AppendRequest]]) -> None:
         for half, copy in asked:
-            channel = self._producers.pick(half.group)
+            channel = self._producers.pick(half.group, half.topic)
             if channel is None or copy.size <= 0 or not self._open.is_open(copy.queue_offset):
                 continue
             self.asked += 1

@@ -21,6 +21,7 @@ from penstock.broker.writing import MessageWriter
 from penstock.message import HostAddress
 from penstock.remoting import ProcessorTable
 from penstock.runtime import Clock
+from penstock.security import Guard
 from penstock.store import MessageStore
 
 
@@ -40,6 +41,7 @@ class Transactions:
         clock: Clock,
         store_host: HostAddress,
         delay: DelayService,
+        guard: Guard | None = None,
     ) -> None:
         self.open = OpenTransactions(options, store, offsets)
         self.ends = TransactionEnds(rules, store, writer, topics, self.open, unique_ids, clock, store_host)
@@ -55,7 +57,7 @@ class Transactions:
             clock,
             lambda: min(store.flusher.flushed_offset, delay.confirmed_offset()),
         )
-        self._requests = TransactionsProcessor(options, store, writer, self.open, self.ends, clock)
+        self._requests = TransactionsProcessor(options, store, writer, self.open, self.ends, clock, guard)
 
     def register(self, table: ProcessorTable) -> None:
         self._requests.register(table)

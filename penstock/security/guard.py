@@ -14,6 +14,7 @@ so a handler may use it until it waits for something.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import OptionError, PenstockError, RequestError
@@ -168,6 +169,20 @@ class Guard:
         user, source = self._current
         if user is not None and not user.is_super:
             self._require(user, topic_need(topic, *actions), source)
+
+    def sender(self) -> tuple[str, Callable[[str], bool]] | None:
+        """Who sent the request that is being handled, and whether it may publish to a topic; None where that is not
+        asked. What it may is looked up when it is asked: users change."""
+        user, source = self._current
+        if user is None or user.is_super:
+            return None
+        name = user.name
+
+        def may_publish(topic: str) -> bool:
+            found = self.users.by_name.get(name)
+            return found is not None and (found.is_super or found.may(topic_need(topic, Action.PUB), source))
+
+        return name, may_publish
 
     def _blame(self, source: str, command: Command, error: RequestError) -> None:
         """Once for each address, user and reason: a client that tries again and again must not fill the log."""

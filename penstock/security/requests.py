@@ -24,6 +24,7 @@ from penstock.protocol.bodies.tables import (
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
+from penstock.protocol.pop_handles import topic_kind
 from penstock.security.policy import ANY_ONE, Action, Kind, Need
 
 Needs = Callable[[Command], Iterator[Need]]
@@ -118,6 +119,14 @@ def _consume(command: Command) -> Iterator[Need]:
     """Pulls, offsets, pops: as a group, from a topic."""
     yield topic_need(_text(command, "topic"), SUB)
     yield from _as_group(_text(command, "consumerGroup"))
+
+
+def _popped(command: Command) -> Iterator[Need]:
+    """What was popped as a group: its retries are named by their own topic, and are the topic's all the same. The
+    handle is good for this group and topic only."""
+    group = _text(command, "consumerGroup")
+    yield topic_need(topic_kind(group, _text(command, "topic"))[1], SUB)
+    yield from _as_group(group)
 
 
 def _as_group(group: str) -> Iterator[Need]:
@@ -282,9 +291,9 @@ TABLE: dict[int, Needs] = {
     R.QUERY_ASSIGNMENT: _assignment,
     # POP, by number: pop, ack, peek, change of invisible time, notification, polling info, batch ack.
     200050: _consume,
-    200051: _consume,
+    200051: _popped,
     200052: _consume,
-    200053: _consume,
+    200053: _popped,
     200054: _consume,
     200055: _consume,
     200151: _batch_ack,

@@ -169,6 +169,7 @@ class PopProcessor:
 
     def _pop(self, connection: Connection, pop: Pop, is_final: bool) -> Command | Later | None:
         """The answer, that it comes later, or that there is none yet."""
+        self._service.check_ready()  # also one that was held: another may be master by now
         header = pop.header
         sources = self._reader.sources(header.consumer_group, pop.topic, header.queue_id)
         init_mode = FROM_FIRST if header.init_mode == FROM_FIRST else FROM_LAST

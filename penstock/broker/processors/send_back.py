@@ -21,7 +21,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX, Place, delayed
 from penstock.broker.statistics import Statistics
 from penstock.broker.stored_records import StoredRecord, record_at
-from penstock.broker.topics import Topics, dead_letter_topic, retry_topic
+from penstock.broker.topics import RETRY_PREFIX, Topics, dead_letter_topic, retry_topic
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, PropertiesTooLargeError, RequestError
 from penstock.message import StoredMessage
@@ -30,6 +30,7 @@ from penstock.metadata.topic_table import Permission
 from penstock.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
+from penstock.protocol.pop_handles import RETRY_V1, topic_kind
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.security import Guard
@@ -104,12 +105,19 @@ class SendBackProcessor:
             )
         if self._guard is not None:
             # A position says nothing of a topic: without this a group could be sent what it may not read.
-            self._guard.require_topic(record.message.topic, Action.SUB)
+            self._guard.require_topic(self._origin(group.name, record.message.topic), Action.SUB)
         try:
             self._store_copy(connection, command, header, group, record)
         except PenstockError as error:
             return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
         return None
+
+    def _origin(self, group: str, topic: str) -> str:
+        """The topic that a popped message was in before its retries, unless that is another group's retry topic."""
+        kind, origin = topic_kind(group, topic)
+        if kind == RETRY_V1 and self._groups.find(topic.removeprefix(RETRY_PREFIX)) is not None:
+            return topic
+        return origin
 
     def _store_copy(
         self,
@@ -125,7 +133,8 @@ class SendBackProcessor:
             most = header.max_reconsume_times
         is_dead = message.reconsume_times >= most or header.delay_level < 0
         put = {
-            text.RETRY_TOPIC: message.properties.get(text.RETRY_TOPIC) or message.topic,
+            text.RETRY_TOPIC: message.properties.get(text.RETRY_TOPIC)
+            or self._origin(group.name, message.topic),
             text.ORIGIN_MESSAGE_ID: message.properties.get(text.ORIGIN_MESSAGE_ID) or message.message_id,
         }
         if is_dead:

@@ -20,12 +20,12 @@ from typing import Any
 
 from penstock.broker import half_messages as halves
 from penstock.broker.delay import SteadyTime
-from penstock.broker.flow_control import refusal_fields
+from penstock.broker.flow_control import BusyError, refusal_fields
 from penstock.broker.half_messages import HALF_QUEUE, Half, read_half
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX
-from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.stored_records import StoredRecord, message_in_log, record_at, record_of
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.broker.writing import MessageWriter, Written
@@ -36,10 +36,14 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
+from penstock.security import Guard
+from penstock.security.policy import Action
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 _KINDS = (TransactionKind.NONE, TransactionKind.COMMIT, TransactionKind.ROLLBACK)
+# When a half message that nobody may see yet is asked for again.
+UNSEEN_RETRY_MS = 200
 
 
 class TransactionsProcessor:
@@ -53,8 +57,10 @@ class TransactionsProcessor:
         opened: OpenTransactions,
         ends: TransactionEnds,
         clock: Clock,
+        guard: Guard | None = None,
     ) -> None:
         self.options = options
+        self._guard = guard
         self._store = store
         self._writer = writer
         self._open = opened
@@ -109,7 +115,7 @@ class TransactionsProcessor:
 
     def _half(self, header: EndTransactionRequestHeader) -> Half:
         """The half message that a request is about. Raises RequestError if it is not this producer's to end."""
-        record = record_at(self._store, header.commit_log_offset)
+        record = self._record(header)
         half = None if record is None else read_half(record)
         if half is None or half.offset != header.tran_state_table_offset:
             raise RequestError(
@@ -129,6 +135,9 @@ class TransactionsProcessor:
                 f"{(header.msg_id or '')[:80]!r}",
                 "a transaction is ended by the group that began it",
             )
+        if self._guard is not None:
+            # The request need not name the topic that it is about.
+            self._guard.require_topic(half.topic, Action.PUB)
         if half.has_immunity and not header.from_transaction_check:
             age_ms = self._time.now_ms() - half.first_stored_ms
             if age_ms > half.immunity_ms(self.options.transaction_timeout_ms):
@@ -138,6 +147,18 @@ class TransactionsProcessor:
                     "answer when the broker asks",
                 )
         return half
+
+    def _record(self, header: EndTransactionRequestHeader) -> StoredRecord | None:
+        """Its half message was answered when it was stored; it may be seen later, where a publication is under way or
+        a set has not confirmed it. Then one that is open is ended all the same, and any other is asked for again."""
+        position = header.commit_log_offset
+        record = record_at(self._store, position)
+        if record is not None or not self._store.dispatch.offset <= position < self._store.log.max_offset:
+            return record
+        if not self._open.is_open(header.tran_state_table_offset):
+            raise BusyError("nothing can be said of that half message yet", UNSEEN_RETRY_MS)
+        message = message_in_log(self._store, position)
+        return None if message is None else record_of(self._store, message)
 
     async def _over(self, command: Command, half: Half, is_commit: bool) -> Command:
         """It is over: say whether it ended as this request wants it. Nothing is stored."""

@@ -443,3 +443,41 @@ def test_what_a_pop_must_not_ask_for(tmp_path: Path) -> None:
             assert len(await take(bench.client)) == 1
 
     run(scenario)
+
+
+def test_what_cannot_carry_notes_comes_again_without_and_holds_nobody_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
+            # As many properties as fit: not one more byte.
+            await fill(bench.client, 1, large="x" * 32_600)
+            await fill(bench.client, 2)
+            first = await take(bench.client, invisible_ms=10_000)
+            assert len(first) == 3
+            clock.advance(10_000)
+            turn(bench)
+            again = await take(bench.client, invisible_ms=10_000)
+            assert sorted(one.body for one in again) == sorted(one.body for one in first)
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A20")
+def test_nobody_else_says_how_far_the_revive_topic_is_done_with(tmp_path: Path) -> None:
+    """Whoever moved it would have what was popped and not acknowledged forgotten."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
+            await fill(bench.client, 2)
+            assert len(await take(bench.client, invisible_ms=10_000)) == 2
+            offsets, topic = bench.broker.offsets, bench.broker.pop.service.topic  # type: ignore[union-attr]
+            for queue in range(8):
+                assert not offsets.commit("CID_RMQ_SYS_REVIVE_GROUP", topic, queue, 10**12)
+                offsets.assign_reset("CID_RMQ_SYS_REVIVE_GROUP", topic, queue, 10**12)
+        clock.advance(10_000)
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
+            turn(bench)
+            assert len(await take(bench.client)) == 2
+
+    run(scenario)

@@ -277,3 +277,22 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_written_to(tmp_path: Path) ->
             assert stored(bench) == []
 
     run(scenario)
+
+
+def test_a_transaction_ends_although_its_half_message_cannot_be_seen_yet(tmp_path: Path) -> None:
+    """A publication holds the log back meanwhile; its answer did not wait for that."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            store = bench.broker.store
+            store.hold()
+            committed, left = await prepare(bench.client, "U1"), await prepare(bench.client, "U2")
+            assert halves(bench) == []
+            assert (await end(bench.client, committed, COMMIT)).code == 0
+            # Of one that is not known to be open nothing can be said before it is seen.
+            bench.broker.transactions.open.end(left.offset)
+            assert (await end(bench.client, left, COMMIT)).code == ResponseCode.SYSTEM_BUSY
+            store.release()
+            assert [message.properties["UNIQ_KEY"] for message in stored(bench)] == ["U1"]
+
+    run(scenario)

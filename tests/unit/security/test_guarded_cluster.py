@@ -13,6 +13,7 @@ from penstock.client.async_producer import AsyncProducer
 from penstock.client.scanning import AsyncScan
 from penstock.errors import ResponseError
 from penstock.message.message import Message
+from penstock.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader
@@ -172,6 +173,58 @@ def test_a_position_in_the_log_is_no_way_around_the_topics(tmp_path: Path) -> No
                 assert await code_of(reader, at, steal) == NO_PERMISSION
                 mine = Command(RequestCode.CONSUMER_SEND_MSG_BACK, {**back, "group": "billing"})
                 assert await code_of(app, at, mine) == 0
+
+    run(test)
+
+
+@pytest.mark.abuse("A19")
+def test_a_groups_name_gives_nobody_its_transactions_or_replies(tmp_path: Path) -> None:
+    """Names of producer groups and client ids are nobody's: who may not publish is not asked, and ends nothing."""
+
+    async def test() -> None:
+        async with guarded(tmp_path) as server:
+            async with AsyncProducer(server.address, **ADMIN) as producer:
+                await producer.send("orders", b"made")
+                await producer.send("public", b"made")
+            broker = server.broker
+            assert broker is not None
+            at = server.broker_address
+            beat = HeartbeatData("victim@1", (ProducerData("p"),), ()).encode()
+            half = send_frame(1, PGROUP="p")
+            half.fields["i"] += "TRAN_MSG\x01true\x02PGROUP\x01p\x02"
+            half.fields["f"] = "4"
+            async with caller(APP) as app, caller(READER) as reader:
+                assert await code_of(app, at, Command(RequestCode.HEART_BEAT, {}, beat)) == 0
+                answer = await app.call(at, half)
+                assert answer.code == 0, answer.remark
+                [offset] = broker.transactions.open.offsets()
+                kept = broker.transactions.open.load(offset)
+                assert kept is not None
+                # The same group, and the same client id, by somebody who may do neither.
+                for client_id in ("victim@1", "thief@1"):
+                    body = HeartbeatData(client_id, (ProducerData("p"),), ()).encode()
+                    assert await code_of(reader, at, Command(RequestCode.HEART_BEAT, {}, body)) == 0
+                channel = broker.producers.pick("p", "orders")
+                assert channel is not None
+                assert channel.publisher is not None
+                assert channel.publisher.user == "app"
+                assert all(broker.producers.pick("p", "orders") is channel for _ in range(5))
+                assert broker.producers.by_client_id("victim@1") is channel
+                # Whoever names a topic of his own ends nothing of another's.
+                ends = {
+                    "topic": "public",
+                    "producerGroup": "p",
+                    "tranStateTableOffset": str(offset),
+                    "commitLogOffset": str(kept.message.physical_offset),
+                    "commitOrRollback": "8",
+                    "fromTransactionCheck": "true",
+                    "msgId": "",
+                }
+                foreign = Command(RequestCode.END_TRANSACTION, dict(ends))
+                assert await code_of(reader, at, foreign) == NO_PERMISSION
+                assert broker.transactions.open.offsets() == [offset]
+                own = Command(RequestCode.END_TRANSACTION, {**ends, "topic": "orders"})
+                assert await code_of(app, at, own) == 0
 
     run(test)
 

@@ -128,3 +128,14 @@ def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
     for code in (RequestCode.HEART_BEAT, RequestCode.STAGE_MESSAGES):
         with pytest.raises(PenstockError):
             needs(code, body)
+
+
+def test_retries_of_what_was_popped_are_the_topics_and_the_groups() -> None:
+    """They are named by their own topic, which looks like another group's."""
+    for code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+        for topic in ("T", "%RETRY%G_T", "%RETRY%G+T"):
+            found = needs(code, topic=topic, consumerGroup="G")
+            assert found == {(Kind.TOPIC, "T", SUB), (Kind.GROUP, "G", SUB)}, topic
+    # A pull has no handle that binds it: there the name is what it says.
+    pulled = needs(RequestCode.PULL_MESSAGE, topic="%RETRY%G_T", consumerGroup="G")
+    assert pulled == {(Kind.GROUP, "G_T", SUB), (Kind.GROUP, "G", SUB)}
