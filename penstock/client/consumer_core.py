@@ -38,7 +38,7 @@ from penstock.client.rebalancing import OnQueues, Rebalancing
 from penstock.client.retries import Retries
 from penstock.client.start_offsets import StartOffsets
 from penstock.client.subscription import Subscriptions
-from penstock.errors import ClientError, PenstockError, RouteNotFoundError
+from penstock.errors import ClientError, RouteNotFoundError
 from penstock.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -255,10 +255,10 @@ class ConsumerCore:
         """Add a topic, or replace its expression. The queues come soon after."""
         if self.rebalancing.assigned is not None:
             raise ClientError("queues are assigned to this consumer", "use subscribe or assign, not both")
-        earlier = self.subscriptions.get(topic)
-        added = self.subscriptions.add(topic, expression, sql)
+        wanted = self.subscriptions.make(topic, expression, sql)
         if sql:
-            await self._check_sql(added, earlier)
+            await self._check_sql(wanted)
+        self.subscriptions.put(wanted)
         self.rebalancing.soon(news=True)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -268,16 +268,13 @@ class ConsumerCore:
         for gone in set(before) - set(self.subscriptions.topics):
             self.rebalancing.left(gone)
 
-    async def _check_sql(self, subscription: SubscriptionData, earlier: SubscriptionData | None) -> None:
+    async def _check_sql(self, subscription: SubscriptionData) -> None:
         """Better an error now than a queue that never brings anything."""
         try:
             route = await self.instance.routes.get(subscription.topic)
             await self.calls.check_subscription(route, subscription)
         except RouteNotFoundError:
             logger.info("topic %s has no route yet; its SQL expression is not checked", subscription.topic)
-        except PenstockError:
-            self.subscriptions.put_back(subscription.topic, earlier)
-            raise
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Pull exactly these queues, whoever else does."""

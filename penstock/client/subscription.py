@@ -48,21 +48,25 @@ class Subscriptions:
 
     def add(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
         """Subscribe, or replace the subscription of that topic. Raises FilterError for an SQL expression."""
-        check_name("topic", topic)
-        check_expression(expression, sql)
-        kind = ExpressionType.SQL92 if sql else ExpressionType.TAG
-        added = self._parse(topic, sql or expression, kind)
-        if self._retry_topic and self._retry_topic not in self._by_topic:
-            self._by_topic[self._retry_topic] = self._parse(self._retry_topic, "*", ExpressionType.TAG)
-        self._by_topic[topic] = added
+        added = self.make(topic, expression, sql)
+        self.put(added)
         return added
 
-    def put_back(self, topic: str, earlier: SubscriptionData | None) -> None:
-        """Undo `add`: the topic is subscribed as it was before, or not at all."""
-        if earlier is None:
-            self.remove(topic)
-        else:
-            self._by_topic[topic] = earlier
+    def make(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
+        """A subscription that does not count before it is `put`: once a heartbeat has told a broker of one, the
+        broker takes no older one for it."""
+        check_name("topic", topic)
+        check_expression(expression, sql)
+        return self._parse(topic, sql or expression, ExpressionType.SQL92 if sql else ExpressionType.TAG)
+
+    def put(self, made: SubscriptionData) -> None:
+        """Subscribe to what was made, unless something newer has come in between."""
+        known = self._by_topic.get(made.topic)
+        if known is not None and known.sub_version > made.sub_version:
+            return
+        if self._retry_topic and self._retry_topic not in self._by_topic:
+            self._by_topic[self._retry_topic] = self._parse(self._retry_topic, "*", ExpressionType.TAG)
+        self._by_topic[made.topic] = made
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; whether it was subscribed."""

@@ -117,6 +117,16 @@ CHECK = (
 )
 QUEUE = {"topic": TOPIC, "queueId": 1}
 
+END = {
+    "topic": TOPIC,
+    "producerGroup": GROUP,
+    "tranStateTableOffset": 0,
+    "commitLogOffset": 0,
+    "commitOrRollback": 8,
+    "fromTransactionCheck": False,
+    "msgId": UNIQUE,
+    "transactionId": UNIQUE,
+}
 BROKER_REQUESTS = (
     request(10, b"a body", "text", **V1),
     request(310, b"a body", "text", **V2),
@@ -128,6 +138,13 @@ BROKER_REQUESTS = (
     request(11, **{**PULL, "sysFlag": 7}),
     request(11, **{**PULL, "sysFlag": 0, "queueOffset": 3}),
     request(361, **{**PULL, "sysFlag": 22}),
+    request(37, **END),
+    request(37, **{**END, "commitOrRollback": 12, "fromTransactionCheck": True}),
+    request(323, topic=TOPIC, msgId="7F00000100002A9F0000000000000000"),
+    request(60),
+    request(61),
+    request(370, producerGroup=GROUP, topic=TOPIC, recallHandle="djEgaG9zdGlsZS10b3BpYyBiIDEgMg=="),
+    request(402),
     request(12, topic=TOPIC, key="k1", maxNum=32, beginTimestamp=0, endTimestamp=2**62),
     request(14, consumerGroup=GROUP, **QUEUE, setZeroIfNotFound=True),
     request(15, consumerGroup=GROUP, **QUEUE, commitOffset=1),

@@ -199,9 +199,11 @@ def log_bytes(broker: Broker) -> bytes:
     for position, size in _records(broker):
         record = bytearray(log.slice(position, size) or b"")
         record[52:64], record[68:72] = bytes(12), bytes(4)
-        made = record.find(b"UNIQ_KEY\x017F000001")
-        if made >= 0 and b"UNIQ_KEY\x017F0000010BAD" not in record:
-            record[made + 9 : made + 41] = b"made"
+        # A half message has its key twice.
+        for name in (b"UNIQ_KEY", b"__transactionId__"):
+            made = record.find(name + b"\x017F000001")
+            if made >= 0 and name + b"\x017F0000010BAD" not in record:
+                record[made + len(name) + 1 : made + len(name) + 33] = b"made"
         out += record
     return bytes(out)
 

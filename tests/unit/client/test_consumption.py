@@ -312,14 +312,16 @@ def test_subscriptions_grow_in_version_and_bring_the_retry_topic() -> None:
     assert Subscriptions("g", clock, broadcasting=True).add("T").topic == "T"
 
 
-def test_what_was_refused_leaves_what_was_there() -> None:
+def test_what_is_only_made_changes_nothing_and_the_newer_counts() -> None:
     wanted = Subscriptions("g", ManualClock(), broadcasting=False)
     first = wanted.add("T", "a")
-    wanted.add("T", sql="b > 1")
-    wanted.put_back("T", first)
+    older = wanted.make("T", sql="b > 1")
     assert wanted.get("T") is first
-    wanted.add("U", sql="b > 1")
-    wanted.put_back("U", None)
+    newer = wanted.make("T", "c")
+    wanted.put(newer)
+    wanted.put(older)
+    assert wanted.get("T") is newer
+    wanted.make("U", sql="b > 1")
     assert wanted.topics == ["%RETRY%g", "T"]
 
 
