@@ -8,7 +8,6 @@ of seven messages, so that there is a middle to be killed in.
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.protocol.bodies.staged import encode_item
 from penstock.store import FlushMode
 from penstock.store.inspection import verify
-from tests.fault.server_processes import READY_TIMEOUT_S, ROOT, free_port
+from tests.fault.server_processes import READY_TIMEOUT_S, ROOT, free_port, is_readable
 
 TOPIC, QUEUES, ROWS = "orders", 4, 60
 BROKER = "broker-a"
@@ -66,8 +65,8 @@ class Node:
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], READY_TIMEOUT_S)
-        told = os.read(self._process.stdout.fileno(), 100) if readable else b""
+        ready = is_readable(self._process.stdout, READY_TIMEOUT_S)
+        told = os.read(self._process.stdout.fileno(), 100) if ready else b""
         assert told.strip() == (b"" if dies else b"ready"), self.log.read_text(errors="replace")[-3000:]
         if dies:
             self.wait_dead()
