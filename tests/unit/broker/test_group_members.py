@@ -253,13 +253,13 @@ def test_producers_are_picked_in_turn() -> None:
     connections = [FakeConnection(name) for name in "abc"]
     for connection in connections:
         world.produce(connection)
-    picked = [world.producers.pick("p") for _ in range(6)]
+    picked = [world.producers.pick("p", "T") for _ in range(6)]
     assert sorted(channel.client_id for channel in picked if channel is not None) == [*"aabbcc"]
     connections[0].is_open = connections[1].is_open = False
-    again = world.producers.pick("p")
+    again = world.producers.pick("p", "T")
     assert again is not None
     assert again.client_id == "c"
-    assert world.producers.pick("unknown") is None
+    assert world.producers.pick("unknown", "T") is None
 
 
 def test_producers_leave_with_their_connection() -> None:
