@@ -183,11 +183,11 @@ def test_resets_and_deletions_do_not_wait(
         async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
             await commit(await joined(bench), 50)
             bench.broker.offsets.assign_reset("consumers", "T", 0, 5)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(4.5):  # sooner than the ordinary writing, every 5 s
                 await until(lambda: text_at(entries, path) == "0-5")
             entries.create(other, b"1-1")
             bench.broker.offsets.remove_group("consumers")
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(4.5):  # sooner than the ordinary writing, every 5 s
                 await until(lambda: text_at(entries, path) is None)
             assert text_at(entries, other) == "1-1"
             # It may come again, and its offsets with it.
