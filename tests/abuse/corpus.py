@@ -127,6 +127,8 @@ END = {
     "msgId": UNIQUE,
     "transactionId": UNIQUE,
 }
+POP = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+HANDLE = "0 1700000000000 60000 0 0 hostile-broker 0 0"
 BROKER_REQUESTS = (
     request(10, b"a body", "text", **V1),
     request(310, b"a body", "text", **V2),
@@ -144,7 +146,29 @@ BROKER_REQUESTS = (
     request(60),
     request(61),
     request(370, producerGroup=GROUP, topic=TOPIC, recallHandle="djEgaG9zdGlsZS10b3BpYyBiIDEgMg=="),
+    request(
+        400,
+        b'{"consumerGroup":"hostile-group","topic":"hostile-topic","clientId":"10.9.9.9@hostile",'
+        b'"strategyName":"AVG","messageModel":"CLUSTERING"}',
+    ),
+    request(
+        401,
+        b'{"consumerGroup":"hostile-group","topic":"hostile-topic","mode":"PULL","popShareQueueNum":0}',
+    ),
     request(402),
+    request(
+        200050, **POP, maxMsgNums=4, invisibleTime=60_000, pollTime=20, initMode=0, expType="TAG", exp="*"
+    ),
+    request(200051, **POP, extraInfo=HANDLE, offset=0),
+    request(200052, **POP, maxMsgNums=4),
+    request(200053, **POP, extraInfo=HANDLE, offset=0, invisibleTime=30_000),
+    request(200054, **POP, pollTime=20, bornTime=0),
+    request(200055, **POP),
+    request(
+        200151,
+        b'{"brokerName":"hostile-broker","acks":[{"c":"hostile-group","t":"hostile-topic","r":"0","so":0,"q":0,'
+        b'"rq":0,"pt":1,"it":60000,"b":"AQ=="}]}',
+    ),
     request(12, topic=TOPIC, key="k1", maxNum=32, beginTimestamp=0, endTimestamp=2**62),
     request(14, consumerGroup=GROUP, **QUEUE, setZeroIfNotFound=True),
     request(15, consumerGroup=GROUP, **QUEUE, commitOffset=1),
