@@ -15,8 +15,10 @@ from tests.abuse.raw import RawPeer
 from tests.unit.broker.running_broker import batch_item, properties, records, run, running, send_fields
 
 LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)
-# Requests that may store something; the others must not.
-STORING = (10, 36, 310, 320, 324, 325)
+# Requests that may store something; the others must not. A pop stores who holds what, and so does what ends it.
+STORING = (10, 36, 310, 320, 324, 325, 200050, 200051, 200053, 200151)
+# Those that wait for messages, and the field that says how long.
+WAITING = {11: "suspendTimeoutMillis", 361: "suspendTimeoutMillis", 200050: "pollTime", 200054: "pollTime"}
 
 
 @pytest.mark.abuse("A16")
@@ -38,10 +40,12 @@ def test_every_number_of_every_request(
                         continue
                     for number in NUMBERS:
                         fields = {**request.fields, name: number}
-                        if request.code in (11, 361) and name != "suspendTimeoutMillis":
-                            fields["suspendTimeoutMillis"] = "1"
+                        if name != (wait := WAITING.get(request.code)) and wait is not None:
+                            fields[wait] = "1"
                         elif request.code in (11, 361):
                             fields["sysFlag"] = "4"  # or it would be waited for
+                        elif wait is not None:
+                            fields["queueId"] = "77"  # which the topic has not, or it would be waited for
                         answer = await peer.ask(
                             Command(request.code, fields, request.body, opaque=9, binary=binary)
                         )
