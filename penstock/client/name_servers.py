@@ -58,6 +58,8 @@ class NameServers:
         self._remoting = remoting
         self._timeout_ms = timeout_ms
         self._choosing = asyncio.Lock()
+        # Whose failure was said, until they answer: a node that restarts is asked many times a second.
+        self._complained: set[str] = set()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ class NameServers:
                 self._failed(address, error)
                 failures.append(f"{address}: {error.message}")
             else:
-                self._choice.answered(address)
+                self._answered(address)
                 return connection
         raise _nobody(failures)
 
@@ -124,14 +126,20 @@ class NameServers:
                     self._failed(address, error)
                     failures.append(f"{address}: {error.message}")
                 else:
-                    self._choice.answered(address)
+                    self._answered(address)
                     return answer
             raise _nobody(failures)
         finally:
             self._choosing.release()
 
+    def _answered(self, address: str) -> None:
+        self._choice.answered(address)
+        self._complained.discard(address)
+
     def _failed(self, address: str, error: RemotingError) -> None:
-        logger.warning("name server %s: %s", address, error)
+        level = logging.DEBUG if address in self._complained else logging.WARNING
+        logger.log(level, "name server %s: %s", address, error)
+        self._complained.add(address)
         self._choice.failed(address)
         # A silent one may keep its connection open for ever; the next call to it dials again.
         self._remoting.drop(address)

@@ -292,3 +292,21 @@ def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_dir(path.parent)
+
+
+def write_in_sector(disk: Disk, path: Path, data: bytes, size: int) -> None:
+    """Overwrite the beginning of a file of `size` bytes, made when it is not there. What fits into one disk sector is
+    written whole or not at all, which saves the second file and the rename."""
+    created = not disk.exists(path)
+    if created:
+        disk.make_dirs(path.parent)
+    file = disk.open(path, create=True)
+    try:
+        if file.size() != size:
+            file.truncate(size)
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    if created:
+        disk.sync_dir(path.parent)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.runtime import Disk
+from penstock.runtime.disk import write_in_sector
 
 SIZE = 4096
 _VALUES = struct.Struct(">5q")
@@ -102,14 +103,4 @@ class CheckpointFile:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """56 bytes inside one disk sector: written whole or not at all."""
-        created = not self._disk.exists(self._path)
-        file = self._disk.open(self._path, create=True)
-        try:
-            if file.size() != SIZE:
-                file.truncate(SIZE)
-            file.pwrite(checkpoint.encode(), 0)
-            file.sync()
-        finally:
-            file.close()
-        if created:
-            self._disk.sync_dir(self._path.parent)
+        write_in_sector(self._disk, self._path, checkpoint.encode(), SIZE)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.runtime import Disk
+from penstock.runtime.disk import write_in_sector
 from penstock.store.timer_wheel import slot_time
 
 SIZE = 4096
@@ -89,16 +90,4 @@ class TimerCheckpointFile:
 
     def save(self, checkpoint: TimerCheckpoint) -> None:
         """80 bytes inside one disk sector: written whole or not at all."""
-        created = not self._disk.exists(self._path)
-        if created:
-            self._disk.make_dirs(self._path.parent)
-        file = self._disk.open(self._path, create=True)
-        try:
-            if file.size() != SIZE:
-                file.truncate(SIZE)
-            file.pwrite(checkpoint.encode(), 0)
-            file.sync()
-        finally:
-            file.close()
-        if created:
-            self._disk.sync_dir(self._path.parent)
+        write_in_sector(self._disk, self._path, checkpoint.encode(), SIZE)

@@ -232,3 +232,30 @@ def test_a_client_without_any_name_server_does_not_start():
             await ClientInstance.acquire(ClientOptions(name_servers="127.0.0.1:1"))
 
     asyncio.run(main())
+
+
+def test_a_failure_is_said_once_until_it_answers_again(caplog):
+    async def main():
+        server = FakeNameServer()
+        await server.start()
+        instance = ClientInstance(ClientOptions(name_servers=[server.address]))
+        await instance.start()
+        servers, question = instance.name_servers, Command(105, {"topic": "T"})
+
+        async def down(times):
+            await server.stop()
+            for _ in range(times):
+                with pytest.raises(ConnectError):
+                    await servers.call(question)
+
+        await servers.call(question)
+        await down(3)
+        assert len(caplog.records) == 1
+        await server.start()
+        await servers.call(question)
+        await down(2)
+        assert len(caplog.records) == 2
+        await instance.close()
+
+    with caplog.at_level("WARNING", logger="penstock.client.name_servers"):
+        asyncio.run(main())
