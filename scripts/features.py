@@ -94,11 +94,24 @@ FEATURES = {
     "spark-stores": Feature("stores read by Spark", _BOTH),
 }
 
-_CLIENT_ONLY = "not compared answer by answer; the clients of 4.9 are run, see the rows below"
+_CLIENT_ONLY = "not compared answer by answer; the Java client of 4.9 is run, see the rows below"
+_NOT_HERE = "not run: of 4.9 the tests have the Java client and the store classes, no server and no tools"
+_NOT_YET = "not offered yet"
 
 NOT_COVERED: dict[tuple[str, str], str] = {
     ("nameserver-requests", "rocketmq-4.9"): _CLIENT_ONLY,
     ("broker-requests", "rocketmq-4.9"): _CLIENT_ONLY,
     ("admin-requests", "rocketmq-4.9"): _CLIENT_ONLY,
+    ("mqadmin", "rocketmq-4.9"): _NOT_HERE,
+    ("trace", "rocketmq-4.9"): _NOT_HERE,
+    ("python-clients", "rocketmq-4.9"): _NOT_HERE,
+    ("ha-master", "rocketmq-4.9"): _NOT_HERE,
+    ("ha-slave", "rocketmq-4.9"): _NOT_HERE,
+    ("hash-ring", "fifth-seed"): _NOT_YET,
+    ("heartbeats", "fifth-seed"): _NOT_YET,
+    ("idempotent-sends", "own"): _NOT_YET,
+    ("partition-by-key", "fifth-seed"): _NOT_YET,
+    ("push", "fifth-seed"): _NOT_YET,
+    ("retries", "fifth-seed"): _NOT_YET,
 }
 """Why a system that has a feature has no tests of it here."""

@@ -4,7 +4,7 @@
 the columns of the table in docs/compatibility.md. A name that neither knows ends the run at collection, as does a
 marker that the sources do not show (scripts/marked_tests.py reads them without importing).
 
-A case counts for the release that its parameters name. One that runs at RocketMQ's servers shows that a test is right,
+A case counts for the release that its parameters name. One that runs at RocketMQ itself shows that a test is right,
 not that Penstock is: it counts only for what our clients do there.
 
 Environment:

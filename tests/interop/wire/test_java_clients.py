@@ -53,6 +53,14 @@ def test_a_send_is_told_where_the_message_is(peer: Peer) -> None:
     assert {message["msgId"] for message in found} == {result["msgId"] for result in results}
 
 
+@pytest.mark.feature("topic-on-demand", "rocketmq-5.3", "rocketmq-4.9")
+def test_a_topic_comes_into_being_with_its_first_send(peer: Peer) -> None:
+    topic = peer.fresh("topic")
+    (result,) = peer.send(topic, [{"body": "first"}])
+    assert result["status"] == "SEND_OK"
+    assert bodies(peer.received(peer.push(topic), 1, wait_ms=20_000)) == ["first"]
+
+
 @pytest.mark.feature("batches", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_batch_is_consecutive_in_one_queue(peer: Peer) -> None:
     topic = peer.create_topic(queues=4)
