@@ -28,6 +28,7 @@ PAGE = "docs/compatibility.md"
 BEGIN = "<!-- made by `make compatibility` from the results of the tests: do not edit -->"
 END = "<!-- end of what is made -->"
 ABSENT = "-"
+NOTE = "note"
 WORKS, FAILED, NOT_RUN = "works", "failed", "not run"
 _CELL = re.compile(rf"(?:{WORKS}|{FAILED}|{NOT_RUN}) \((?:\d+ of )?(\d+) tests?\)")
 
@@ -74,7 +75,8 @@ def ends(results: Iterable[Mapping[str, Outcome]]) -> dict[tuple[str, Pair], str
 
 def cell(pair: Pair, tests: list[MarkedTest], ended: Mapping[tuple[str, Pair], str]) -> str:
     if pair in NOT_COVERED:
-        return NOT_COVERED[pair]
+        said, _, reason = NOT_COVERED[pair].partition(": ")
+        return f"{said} ({NOTE} {_notes().index(reason) + 1})" if reason else said
     of_tests = [ended.get((test.node, pair)) for test in tests]
     failed, passed, total = of_tests.count("failed"), of_tests.count("passed"), len(tests)
     if failed:
@@ -82,6 +84,12 @@ def cell(pair: Pair, tests: list[MarkedTest], ended: Mapping[tuple[str, Pair], s
     if not passed:
         return f"{NOT_RUN} ({_tests(total)})"
     return f"{WORKS} ({_tests(total)})" if passed == total else f"{WORKS} ({passed} of {_tests(total)})"
+
+
+def _notes() -> list[str]:
+    """The reasons, each once, in the order of the rows."""
+    found = [NOT_COVERED[(n, s)] for n, f in FEATURES.items() for s in f.systems if (n, s) in NOT_COVERED]
+    return list(dict.fromkeys(reason for reason in (text.partition(": ")[2] for text in found) if reason))
 
 
 def _tests(count: int) -> str:
@@ -101,6 +109,8 @@ def table(tests: Mapping[Pair, list[MarkedTest]], ended: Mapping[tuple[str, Pair
             for system in SYSTEMS
         ]
         lines.append(f"| {feature.title} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.extend(f"{number}. {reason}" for number, reason in enumerate(_notes(), 1))
     return "\n".join(lines)
 
 

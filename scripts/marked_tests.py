@@ -40,7 +40,7 @@ class MarkedTest:
 
 def pairs(arguments: Iterable[str]) -> list[Pair]:
     """`feature("order", "tubemq", "fifth-seed")` is two pairs."""
-    name, *systems = arguments
+    name, *systems = [*arguments] or [""]
     return [(name, system) for system in systems]
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from scripts import marked_tests, outcomes, seed_lines
 from scripts.features import FEATURES, SYSTEMS
-from scripts.marked_tests import Pair
+from scripts.marked_tests import MarkedTest, Pair, pairs
 from scripts.outcomes import Outcome
 
 PROPERTY = "penstock_proofs"
@@ -43,22 +43,41 @@ def texts(value: object) -> Iterator[str]:
             yield from texts(part)
 
 
-def counts_for(parameters: dict[str, object], pairs: Iterable[Pair]) -> list[Pair]:
+def counts_for(parameters: dict[str, object], named: Iterable[Pair]) -> list[Pair]:
     """Of the cells that a test names those that a case with these parameters speaks for."""
     at_rocketmq = parameters.get("server") == "rocketmq"
     found = (RELEASE.search(text) for value in parameters.values() for text in texts(value))
     releases = {f"rocketmq-{match[1]}" for match in found if match} & SYSTEMS.keys()
     return sorted(
         (name, system)
-        for name, system in pairs
+        for name, system in named
         if (not releases or not system.startswith("rocketmq-") or system in releases)
         and (name not in FEATURES or FEATURES[name].at_rocketmq == at_rocketmq)
     )
 
 
-def _is_ambiguous(pairs: list[Pair]) -> bool:
-    of_rocketmq = [feature for feature, system in pairs if system.startswith("rocketmq-")]
+def _is_ambiguous(counted: list[Pair]) -> bool:
+    of_rocketmq = [feature for feature, system in counted if system.startswith("rocketmq-")]
     return len(of_rocketmq) != len(set(of_rocketmq))
+
+
+def unknown(
+    node: str, seeds: Iterable[str], marks: Iterable[tuple[str, ...]], lines: Container[str]
+) -> list[str]:
+    """What nobody knows of the lines and of the arguments of `feature` that a test names."""
+    found = [f"{node}: {seed_lines.PAGE} has no line {seed}" for seed in sorted(seeds) if seed not in lines]
+    for name, *systems in marks:
+        if name not in FEATURES:
+            found.append(f"{node}: scripts/features.py has no feature {name!r}")
+            continue
+        if not systems:
+            found.append(f"{node}: feature({name!r}) names no system: {', '.join(SYSTEMS)}")
+        found.extend(
+            f"{node}: {name!r} is no feature of {system!r} in scripts/features.py"
+            for system in systems
+            if system not in FEATURES[name].systems
+        )
+    return found
 
 
 class Proofs:
@@ -68,52 +87,74 @@ class Proofs:
         self._root = config.rootpath
         self._is_worker = hasattr(config, "workerinput")
         self._pure = pure
+        self._wrong: dict[str, list[str]] = {}
         self._ran: dict[str, Outcome] = {}
         self._said: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """With workers nothing is collected here, and their complaints then are lost: the sources are asked."""
+        if session.config.pluginmanager.has_plugin("dsession"):
+            lines = seed_lines.read(self._root)
+            wrong = [
+                complaint
+                for test in marked_tests.read(self._root)
+                for complaint in unknown(test.node, test.seeds, test.features, lines)
+            ]
+            if wrong:
+                raise pytest.UsageError("\n".join(wrong))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         lines = seed_lines.read(self._root)
-        written = {test.node: test for test in marked_tests.read(self._root)}
-        wrong: dict[str, None] = {}
+        written: dict[str, dict[str, MarkedTest]] = {}
         for item in items:
             seeds = {str(seed) for mark in item.iter_markers("seed") for seed in mark.args}
-            pairs = set(self._pairs(item, wrong))
-            if not seeds and not pairs:
-                continue
-            node = outcomes.function_of(item.nodeid)
-            wrong |= dict.fromkeys(
-                f"{node}: {seed_lines.PAGE} has no line {seed}" for seed in sorted(seeds - lines.keys())
+            marks = [tuple(str(argument) for argument in mark.args) for mark in item.iter_markers("feature")]
+            if seeds or marks:
+                node = outcomes.function_of(item.nodeid)
+                path = node.partition("::")[0]
+                if path not in written:
+                    source = (self._root / path).read_text(encoding="utf-8")
+                    written[path] = {test.node: test for test in marked_tests.of_source(path, source)}
+                wrong = unknown(node, seeds, marks, lines)
+                self._note(
+                    item,
+                    seeds,
+                    {pair for mark in marks for pair in pairs(mark)},
+                    written[path].get(node),
+                    wrong,
+                )
+                if wrong:
+                    self._wrong[item.nodeid] = wrong
+        if self._wrong and not self._is_worker:
+            raise pytest.UsageError(
+                "\n".join(dict.fromkeys(line for some in self._wrong.values() for line in some))
             )
-            found = written.get(node)
-            if found is None or not (seeds <= found.seeds and pairs <= found.features):
-                wrong[f"{node}: write its markers out where they are used, as plain texts"] = None
-            parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-            if item.nodeid.startswith(outcomes.INTEROP_FOLDER) and _is_ambiguous(
-                counts_for(parameters, pairs)
-            ):
-                wrong[
-                    f"{node}: names two releases of RocketMQ, and its parameters do not say which one a case is for"
-                ] = None
-            if parameters.get("server") == "rocketmq":
-                seeds = set()
-            proofs = {"seeds": sorted(seeds), "features": [list(p) for p in counts_for(parameters, pairs)]}
-            item.user_properties.append((PROPERTY, proofs))
-        if wrong:
-            raise pytest.UsageError("\n".join(wrong))
 
-    def _pairs(self, item: pytest.Item, wrong: dict[str, None]) -> Iterator[Pair]:
-        for mark in item.iter_markers("feature"):
-            name, *systems = [str(argument) for argument in mark.args] or [""]
-            node = outcomes.function_of(item.nodeid)
-            if name not in FEATURES:
-                wrong[f"{node}: scripts/features.py has no feature {name!r}"] = None
-            elif not systems:
-                wrong[f"{node}: feature({name!r}) names no system: {', '.join(SYSTEMS)}"] = None
-            for system in systems:
-                if name in FEATURES and system not in FEATURES[name].systems:
-                    wrong[f"{node}: {name!r} is no feature of {system!r} in scripts/features.py"] = None
-                yield name, system
+    @staticmethod
+    def _note(
+        item: pytest.Item, seeds: set[str], named: set[Pair], found: MarkedTest | None, wrong: list[str]
+    ) -> None:
+        """Attaches to a case what it counts for."""
+        node = outcomes.function_of(item.nodeid)
+        if found is None or not (seeds <= found.seeds and named <= found.features):
+            wrong.append(f"{node}: write its markers out where they are used, as plain texts")
+        parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        counted = counts_for(parameters, named)
+        if item.nodeid.startswith(outcomes.INTEROP_FOLDER) and _is_ambiguous(counted):
+            wrong.append(
+                f"{node}: names two releases of RocketMQ, and its parameters do not say which a case is for"
+            )
+        proven = [] if parameters.get("server") == "rocketmq" else sorted(seeds)
+        item.user_properties.append(
+            (PROPERTY, {"seeds": proven, "features": [list(pair) for pair in counted]})
+        )
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """On a worker, where the run cannot be ended, a wrong marker fails its test."""
+        if wrong := self._wrong.get(item.nodeid):
+            pytest.fail("\n".join(wrong), pytrace=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         proofs: dict[str, Any] | None = dict(report.user_properties).get(PROPERTY)
@@ -123,8 +164,8 @@ class Proofs:
             return  # Set-up and tear-down count only when they fail, or skip the test.
         before = self._ran.get(report.nodeid)
         ended = outcomes.worse(before.outcome if before else "skipped", report.outcome)
-        pairs = tuple((feature, system) for feature, system in proofs["features"])
-        self._ran[report.nodeid] = Outcome(ended, tuple(proofs["seeds"]), pairs)
+        counted = tuple((feature, system) for feature, system in proofs["features"])
+        self._ran[report.nodeid] = Outcome(ended, tuple(proofs["seeds"]), counted)
 
     def pytest_sessionfinish(self) -> None:
         """Keeps what ran. A run that proves nothing leaves the files as they are."""
