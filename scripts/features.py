@@ -94,7 +94,9 @@ FEATURES = {
     "spark-stores": Feature("stores read by Spark", _BOTH),
 }
 
-_CLIENT_ONLY = "not compared: answers are held against those of 5.3; with the same ones the Java client of 4.9 works."
+_CLIENT_ONLY = (
+    "not compared: answers are held against those of 5.3; with the same ones the Java client of 4.9 works."
+)
 _NOT_HERE = "not run: of 4.9 the tests have the Java client and the store classes, no server and no tools."
 _NOT_YET = "not offered yet"
 
