@@ -44,7 +44,7 @@ MYPY_EXTRA := $(wildcard benchmarks)
 help: ## Print this list
 	@echo 'Penstock. Each command sets up what it needs (.venv, dependencies, compiled modules).'
 	@echo
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: JOBS=2  ROUNDS=1000  MINUTES=5  SEED=n  ARGS="-k name"  PYTHON=python3.12'
 
@@ -57,6 +57,7 @@ test: setup ## Run the tests, compiled; then unit, compat and property tests aga
 	@echo '== tests, hot modules compiled'
 	@env -u PENSTOCK_PURE PENSTOCK_EXPECT=compiled $(PYTEST) tests --ignore=tests/interop $(ARGS)
 	@$(MAKE) --no-print-directory test-pure
+	@$(PY) -m scripts.seed_lines compiled pure
 
 .PHONY: test-pure
 test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot modules uncompiled
@@ -121,6 +122,10 @@ format: $(DEPS_STAMP) ## Rewrite the sources the way `make check` wants them
 .PHONY: docs-config
 docs-config: $(DEPS_STAMP) ## Write docs/configuration.md from the options of each room
 	@$(PY) scripts/docs_config.py docs/configuration.md
+
+.PHONY: compatibility
+compatibility: $(DEPS_STAMP) ## Write the tables of docs/compatibility.md and docs/seeds.md from what the tests said last
+	@$(PY) -m scripts.compatibility
 
 .PHONY: constraints
 constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt

@@ -21,6 +21,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import proofs
+
 PURE_ASKED = os.environ.get("PENSTOCK_PURE") == "1"
 EXPECTED_FORM = os.environ.get("PENSTOCK_EXPECT") or ("pure" if PURE_ASKED else "compiled")
 # Costs time only where something is left; on a busy machine a thread may take seconds to notice that it is to end.
@@ -71,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "To run the uncompiled form on purpose: make test-pure",
             returncode=3,
         )
+    proofs.register(config, pure=form == "pure")
 
 
 @pytest.fixture(scope="session", autouse=True)

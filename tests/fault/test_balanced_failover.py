@@ -166,6 +166,7 @@ def create_topic(found: BrokerSet) -> None:
                 time.sleep(0.1)
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.slow
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I10")

@@ -96,6 +96,7 @@ async def until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.feature("failover", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I6", "I14")
 @pytest.mark.seed("S4-21")

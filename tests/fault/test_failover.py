@@ -137,6 +137,8 @@ def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = 
 # -- kill -9 -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("failover", "fifth-seed")
+@pytest.mark.seed("S4-20", "S4-21")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")

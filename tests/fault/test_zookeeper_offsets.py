@@ -112,6 +112,7 @@ def lose_tables(broker: ServerProcess) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.java
 @pytest.mark.fault("F1")
 def test_the_entry_is_the_sets_and_outlives_all_tables(zookeeper: ZooKeeperEnsemble, tmp_path: Path) -> None:

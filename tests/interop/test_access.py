@@ -110,6 +110,7 @@ def until(driver: Driver, name: str, wanted: set[str]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.feature("acl", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.java
 def test_a_java_client_with_keys_sends_and_consumes_what_it_may(server: GuardedServer, java: Driver) -> None:
     at = {"nameserver": server.nameserver}
@@ -130,6 +131,7 @@ def test_a_java_client_with_keys_sends_and_consumes_what_it_may(server: GuardedS
         java.do("close", name=name)
 
 
+@pytest.mark.feature("acl", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.java
 @pytest.mark.abuse("A9")
 def test_a_java_client_is_refused_what_it_may_not_do(server: GuardedServer, java: Driver) -> None:
@@ -155,6 +157,7 @@ def test_a_java_client_is_refused_what_it_may_not_do(server: GuardedServer, java
         java.do("close", name=name)
 
 
+@pytest.mark.feature("acl", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.java
 def test_a_java_clients_token_is_signed_with_the_rest(server: GuardedServer, java: Driver) -> None:
     java.do("producer", name="token", group="p", nameserver=server.nameserver, **keys(token="a-token"))
@@ -162,6 +165,7 @@ def test_a_java_clients_token_is_signed_with_the_rest(server: GuardedServer, jav
     java.do("close", name="token")
 
 
+@pytest.mark.feature("acl", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.java
 def test_a_java_consumer_gets_nothing_of_other_topics(server: GuardedServer, java: Driver) -> None:
     at = {"nameserver": server.nameserver}
@@ -177,6 +181,7 @@ def test_a_java_consumer_gets_nothing_of_other_topics(server: GuardedServer, jav
         java.do("close", name=name)
 
 
+@pytest.mark.feature("acl", "rocketmq-5.3")
 def test_the_go_client_with_keys(server: GuardedServer, tmp_path: Path) -> None:
     command = [str(or_skip(prepare_driver, missing_go()))]
     go = Driver(GO_CLIENT, command, tmp_path)
@@ -198,6 +203,8 @@ def test_the_go_client_with_keys(server: GuardedServer, tmp_path: Path) -> None:
         go.kill()
 
 
+@pytest.mark.feature("mqadmin", "rocketmq-5.3")
+@pytest.mark.feature("acl", "rocketmq-5.3")
 @pytest.mark.java
 @pytest.mark.abuse("A11")
 def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
@@ -256,6 +263,7 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
     assert "shop-password" not in running.log()
 
 
+@pytest.mark.feature("tls", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.java
 @pytest.mark.abuse("A24")
 @pytest.mark.parametrize("version", VERSIONS)

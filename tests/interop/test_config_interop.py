@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from penstock.metadata.config_files import ConfigFile, DataVersion
 from penstock.metadata.group_table import (
     CustomizedRetry,
@@ -68,6 +70,7 @@ def tables(java: JavaStore) -> list[Table]:
     return made if is_5 else [*made, DelayOffsetTable(of_offsets, {1: 10, 3: 7, 18: 2**40})]
 
 
+@pytest.mark.feature("store-config", "rocketmq-5.3", "rocketmq-4.9")
 def test_config_files_come_back_from_java(java: JavaStore, tmp_path: Path) -> None:
     saved, rewritten = tmp_path / "saved", tmp_path / "rewritten"
     rewritten.mkdir()

@@ -168,6 +168,7 @@ def send_until_stored(address: str, bodies: list[bytes], timeout_s: float = 60) 
             time.sleep(0.5)
 
 
+@pytest.mark.feature("controller", "rocketmq-5.3")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 def test_rocketmqs_brokers_fail_over_under_our_coordinator(java_set: JavaSet) -> None:

@@ -94,6 +94,7 @@ def check_survivors(
     return found
 
 
+@pytest.mark.feature("store-after-kill", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I3")
@@ -180,6 +181,7 @@ def leave_behind(
     return garbage
 
 
+@pytest.mark.feature("store-after-kill", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.fault("F5")
 @pytest.mark.invariant("I11")
 @pytest.mark.invariant("I12")
@@ -202,6 +204,7 @@ def test_penstock_cuts_what_a_crash_of_java_left_behind(
         assert not any(segment.read())
 
 
+@pytest.mark.feature("store-after-kill", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I11")
 def test_java_goes_on_where_penstock_cut(
@@ -241,6 +244,7 @@ def queue_files(directory: Path) -> list[Path]:
     return [path for path in (directory / "consumequeue").rglob("*") if path.is_file()]
 
 
+@pytest.mark.feature("store-after-kill", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.fault("F7")
 @pytest.mark.invariant("I4")
 @pytest.mark.parametrize(

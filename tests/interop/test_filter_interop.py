@@ -35,6 +35,7 @@ def ask(release: str, expressions: list[str], sets: list[dict[str, str]]) -> lis
     return or_skip(lambda: java_answers(release, expressions, sets))
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_table_is_what_java_says(release: str) -> None:
     sets, rows = read_table()
@@ -42,6 +43,7 @@ def test_the_table_is_what_java_says(release: str) -> None:
     assert ask(release, [row.sql for row in rows], sets) == recorded
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.parametrize("release", RELEASES)
 def test_random_expressions_have_the_same_answers(release: str) -> None:
     # CONTAINS and its kin came with 5: to 4.9 they are names.
@@ -55,6 +57,7 @@ def test_random_expressions_have_the_same_answers(release: str) -> None:
     assert COUNT * 0.1 < theirs.count("!") < COUNT * 0.8
 
 
+@pytest.mark.feature("tag-filters", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.parametrize("release", RELEASES)
 def test_lists_of_tags_are_read_as_java_does(release: str) -> None:
     rows = read_tags()

@@ -149,6 +149,7 @@ def has_taken_over(folder: Path, group: str) -> bool:
     )
 
 
+@pytest.mark.feature("ha-master", "rocketmq-5.3")
 @pytest.mark.seed("S1-26", "S1-28", "S1-29", "S1-32", "S1-88")
 @pytest.mark.invariant("I7")
 def test_a_java_slave_follows_a_penstock_master(tmp_path: Path) -> None:
@@ -188,6 +189,7 @@ def test_a_java_slave_follows_a_penstock_master(tmp_path: Path) -> None:
         master._name_process.kill()
 
 
+@pytest.mark.feature("ha-slave", "rocketmq-5.3")
 @pytest.mark.seed("S1-26", "S1-28", "S1-29", "S1-88")
 @pytest.mark.invariant("I7")
 def test_a_penstock_slave_follows_a_java_master(tmp_path: Path, java_client: Driver) -> None:

@@ -31,6 +31,7 @@ def check_sizes(report: VerifyReport) -> None:
     )
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I12")
 def test_verify_calls_the_store_sound(written: WrittenStore) -> None:
     before = penstock_side.fingerprint(written.directory)
@@ -59,6 +60,7 @@ def test_stats_count_the_same(written: WrittenStore) -> None:
         assert ranges == {key: (0, len(records)) for key, records in queues.items()}
 
 
+@pytest.mark.feature("retained-messages", "rocketmq-5.3", "rocketmq-4.9")
 def test_dump_shows_every_message(written: WrittenStore) -> None:
     found = [java_form(message) for message in whole(dump_log(written.directory))]
     assert found == written.records

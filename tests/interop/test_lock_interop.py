@@ -15,6 +15,7 @@ from tests.interop.penstock_side import OPTIONS, check_content, check_java_conte
 from tests.interop.workload import more_messages
 
 
+@pytest.mark.feature("store-lock", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_cannot_have_what_penstock_holds(java: JavaStore, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, OPTIONS) as store:
         store.append(penstock_side.message_of(more_messages(1, "held")[0]))
@@ -25,6 +26,7 @@ def test_java_cannot_have_what_penstock_holds(java: JavaStore, tmp_path: Path) -
     assert java.lock_test(tmp_path) is True
 
 
+@pytest.mark.feature("store-lock", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I4")
 def test_penstock_cannot_have_what_java_holds(java: JavaStore, tmp_path: Path) -> None:
     records = penstock_side.write(tmp_path, more_messages(20, "before"))
@@ -40,6 +42,7 @@ def test_penstock_cannot_have_what_java_holds(java: JavaStore, tmp_path: Path) -
     check_java_content(java.read(tmp_path, halt=True), records)
 
 
+@pytest.mark.feature("store-lock", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.fault("F1")
 def test_a_killed_java_leaves_no_lock(java: JavaStore, tmp_path: Path) -> None:
     records = penstock_side.write(tmp_path, more_messages(20, "before"))

@@ -24,6 +24,7 @@ SEALED = replace(OPTIONS, seal_records=True)
 # -- version 2 ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("record-version-2", "rocketmq-5.3")
 @pytest.mark.parametrize("writer", ["java-clean", "java-halted", "penstock"])
 def test_version_2_records_are_read_by_the_other_side(
     java_5: JavaStore, written_stores: WrittenStores, writer: str
@@ -78,6 +79,7 @@ def damage_keys(directory: Path, record: StoredMessage) -> None:
         segment.write(content)
 
 
+@pytest.mark.feature("record-version-2", "rocketmq-5.3")
 def test_sealed_records_are_ordinary_messages_to_java(java: JavaStore, tmp_path: Path) -> None:
     records = penstock_side.write(tmp_path, more_messages(200, "sealed"), SEALED)
     read = java.read(tmp_path, halt=True)
@@ -88,6 +90,7 @@ def test_sealed_records_are_ordinary_messages_to_java(java: JavaStore, tmp_path:
         same(record, unsealed(message), f"position {record.physical_offset}")
 
 
+@pytest.mark.feature("record-version-2", "rocketmq-5.3")
 @pytest.mark.invariant("I12")
 @pytest.mark.fault("F7")
 def test_java_checks_the_seals_of_penstock(java_5: JavaStore, tmp_path: Path) -> None:
@@ -100,6 +103,7 @@ def test_java_checks_the_seals_of_penstock(java_5: JavaStore, tmp_path: Path) ->
     )
 
 
+@pytest.mark.feature("record-version-2", "rocketmq-5.3")
 @pytest.mark.invariant("I12")
 @pytest.mark.fault("F7")
 def test_penstock_checks_the_seals_of_java(java_5: JavaStore, tmp_path: Path, copy_store: CopyStore) -> None:

@@ -51,6 +51,7 @@ def send(server: RocketMQ, first: int, count: int) -> None:
             producer.send(penstock.Message.of("replicated", body(number), keys=f"k{number}"))
 
 
+@pytest.mark.feature("ha-slave", "rocketmq-5.3")
 @pytest.mark.seed("S1-29", "S1-38", "S1-40", "S1-42")
 @pytest.mark.invariant("I7")
 def test_a_penstock_slave_follows_a_java_master(tmp_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_a_penstock_slave_follows_a_java_master(tmp_path: Path) -> None:
         master.stop()
 
 
+@pytest.mark.feature("ha-master", "rocketmq-5.3")
 @pytest.mark.seed("S1-29", "S1-38", "S1-40", "S1-42")
 @pytest.mark.invariant("I7")
 def test_a_java_slave_follows_a_penstock_master(tmp_path: Path) -> None:

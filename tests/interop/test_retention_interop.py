@@ -62,6 +62,7 @@ def delete_oldest(directory: Path) -> None:
                 path.unlink()
 
 
+@pytest.mark.feature("store-retention", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I4")
 def test_both_begin_where_the_log_of_java_begins(
     java: JavaStore, written_stores: WrittenStores, copy_store: CopyStore
@@ -82,6 +83,7 @@ def test_both_begin_where_the_log_of_java_begins(
         check_penstock(store, records, log_min)
 
 
+@pytest.mark.feature("store-retention", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I4")
 @pytest.mark.seed("S3-42")
 def test_both_begin_where_penstock_deleted(

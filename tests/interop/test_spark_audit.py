@@ -70,6 +70,7 @@ def queues_of(result: AuditResult) -> dict[tuple[str, int], int]:
     return {(row["topic"], row["queue_id"]): row["rows"] for row in rows if row["rows"]}
 
 
+@pytest.mark.feature("spark-stores", "rocketmq-5.3")
 @pytest.mark.seed("S4-5")
 @pytest.mark.invariant("I2", "I4")
 @pytest.mark.timeout(900)

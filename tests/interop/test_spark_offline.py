@@ -47,6 +47,7 @@ def check_row(found: dict[str, Any], wanted: StoredMessage) -> None:
     assert found["store_time"] == moment(wanted.store_timestamp_ms)
 
 
+@pytest.mark.feature("spark-stores", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I2")
 @pytest.mark.parametrize("count", [1, 5])
 def test_rows_are_what_java_wrote(java_written: WrittenStore, count: int) -> None:

@@ -72,6 +72,7 @@ def test_java_store_is_large_enough_to_prove_something(java_written: WrittenStor
     check_positions_of_java(java_written)
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I2")
 @pytest.mark.invariant("I3")
 def test_read_only_penstock_reads_what_java_wrote(java_written: WrittenStore) -> None:
@@ -87,6 +88,7 @@ def test_read_only_penstock_reads_what_java_wrote(java_written: WrittenStore) ->
     assert penstock_side.fingerprint(java_written.directory) == before
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I2")
 @pytest.mark.invariant("I4")
 @pytest.mark.fault("F15")
@@ -102,6 +104,7 @@ def test_penstock_goes_on_in_a_store_of_java(java_written: WrittenStore, copy_st
         check_content(store, records)
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 def test_tags_select_the_same_messages(java_written: WrittenStore) -> None:
     events = in_queues(java_written.records)[("events", 0)]
     with MessageStore.open(java_written.directory, OPTIONS, read_only=True) as store:
@@ -115,6 +118,7 @@ def test_tags_select_the_same_messages(java_written: WrittenStore) -> None:
             assert found == [event for event in events if event.properties.get("TAGS") in tags]
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3")
 @pytest.mark.parametrize("writer", ["java-clean", "penstock"])
 def test_both_find_the_same_offset_by_time(
     java_5: JavaStore, written_stores: WrittenStores, writer: str
@@ -137,6 +141,7 @@ def test_java_finds_its_own_keys(java_written: WrittenStore) -> None:
 # -- Penstock writes, Java reads -------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I2")
 @pytest.mark.invariant("I3")
 @pytest.mark.invariant("I4")
@@ -150,10 +155,12 @@ def test_java_reads_what_penstock_wrote(penstock_written: WrittenStore) -> None:
     check_positions_of_java(penstock_written)
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_finds_the_keys_that_penstock_indexed(penstock_written: WrittenStore) -> None:
     check_java_keys(penstock_written, complete=True)
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 def test_both_compute_the_same_queue_entries(penstock_written: WrittenStore) -> None:
     with MessageStore.open(penstock_written.directory, OPTIONS, read_only=True) as store:
         check_content(store, penstock_written.records)
@@ -162,6 +169,7 @@ def test_both_compute_the_same_queue_entries(penstock_written: WrittenStore) -> 
             assert penstock_side.read_queue(store, topic, queue_id) == messages
 
 
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.invariant("I4")
 @pytest.mark.fault("F15")
 def test_the_store_goes_back_and_forth(

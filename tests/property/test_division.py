@@ -52,6 +52,7 @@ def moved(division: Division, held: dict[str, set[MessageQueue]]) -> int:
     return sum(1 for member, queues in held.items() for queue in queues - division.shares[member])
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @given(situations(alike=False))
 def test_every_queue_has_exactly_one_owner_who_subscribes(situation: Situation) -> None:
     topics, held, queues = situation
@@ -67,6 +68,7 @@ def test_every_queue_has_exactly_one_owner_who_subscribes(situation: Situation) 
         assert reason.owner == "" or queue in division.shares[reason.owner]
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @given(situations())
 def test_level_within_one_for_each_topic_and_over_all(situation: Situation) -> None:
     topics, held, queues = situation
@@ -159,6 +161,7 @@ def _moves(
     return total
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.seed("S0-39")
 def test_the_first_division_hands_out_blocks_of_neighbours() -> None:
     queues = tuple(MessageQueue("A", "b", number) for number in range(8))

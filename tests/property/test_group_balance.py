@@ -263,6 +263,7 @@ def play(world: World, step: Step) -> None:
     world.check()
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.invariant("I10")
 @pytest.mark.fault("F1", "F2", "F3")
 @given(steps("join", "join", "kill", "leave", "pause", "cut", "take over"))

@@ -272,6 +272,7 @@ def give_up_one(node, group, topic):
         assert dead.poll(timeout_s=30)
 
 
+@pytest.mark.feature("retained-messages", "fifth-seed")
 @pytest.mark.seed("S4-4")
 @pytest.mark.seed("S4-5")
 @pytest.mark.seed("S3-82")

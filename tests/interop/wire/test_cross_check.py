@@ -38,6 +38,10 @@ def _record(server: Server) -> Transcript:
     return recorder.transcript
 
 
+@pytest.mark.feature("admin-requests", "rocketmq-5.3")
+@pytest.mark.feature("broker-requests", "rocketmq-5.3")
+@pytest.mark.feature("nameserver-requests", "rocketmq-5.3")
+@pytest.mark.feature("frames", "rocketmq-5.3")
 def test_every_answer_is_the_same_or_explained(server: Server) -> None:
     transcript = _record(server)
     if server.name != "penstock":

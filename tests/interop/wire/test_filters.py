@@ -26,6 +26,7 @@ WANTED = {
 CONTAINS = {"shop contains 'ort' and price <= 1": ["m0", "m1"], "shop startswith 'so' and price = 7": ["m7"]}
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_consumers_choose_by_expression(peer: Peer) -> None:
     topic = peer.create_topic()
     peer.send(topic, [*PRICED, WITHOUT, TEXT])
@@ -42,6 +43,7 @@ def test_java_consumers_choose_by_expression(peer: Peer) -> None:
         assert len(peer.received(consumers[sql], 99, wait_ms=200)) == 2 * len(expected), sql
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_is_told_of_a_wrong_expression_at_its_start(peer: Peer) -> None:
     topic = peer.create_topic()
     for sql in ("price >", "price > 'x'", "price = null"):
@@ -51,6 +53,7 @@ def test_java_is_told_of_a_wrong_expression_at_its_start(peer: Peer) -> None:
         assert "CODE: 23" in str(caught.value)
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_orderly_consumers_keep_the_order_of_what_they_want(peer: Peer) -> None:
     topic = peer.create_topic(2)
     for queue in (0, 1):
@@ -61,6 +64,7 @@ def test_java_orderly_consumers_keep_the_order_of_what_they_want(peer: Peer) -> 
         assert [message["body"] for message in messages] == [f"{queue}-{i}" for i in range(10, 20)]
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_retries_come_whatever_the_expression_says(peer: Peer) -> None:
     topic = peer.create_topic(1)
     peer.send(topic, PRICED)
@@ -69,6 +73,7 @@ def test_java_retries_come_whatever_the_expression_says(peer: Peer) -> None:
     assert [(message["body"], message["reconsumeTimes"]) for message in found] == [("m7", 0), ("m7", 1)]
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_java_lite_pull_consumers_choose_by_expression(peer: Peer) -> None:
     topic = peer.create_topic(1)
     peer.send(topic, PRICED)
@@ -84,6 +89,7 @@ def test_java_lite_pull_consumers_choose_by_expression(peer: Peer) -> None:
     assert bodies(polled["messages"]) == ["m3", "m5"]
 
 
+@pytest.mark.feature("sql-filters", "rocketmq-5.3")
 def test_go_consumers_choose_by_expression(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     go_peer.send(topic, [*PRICED, WITHOUT, TEXT])

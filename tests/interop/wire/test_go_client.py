@@ -32,6 +32,8 @@ def make_group(peer: Peer, topic: str) -> str:
     return group
 
 
+@pytest.mark.feature("batches", "rocketmq-5.3")
+@pytest.mark.feature("sends", "rocketmq-5.3")
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch"])
 def test_a_send_of_each_kind_is_consumed(go_peer: Peer, how: str) -> None:
     topic = make_topic(go_peer)
@@ -48,6 +50,7 @@ def test_a_send_of_each_kind_is_consumed(go_peer: Peer, how: str) -> None:
     assert {result["status"] for result in results} == ({"SEND_OK"} if how != "oneway" else set())
 
 
+@pytest.mark.feature("sends", "rocketmq-5.3")
 def test_a_send_is_told_where_the_message_is(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     results = go_peer.send(topic, ["a", "b", "c"], queue=2)
@@ -58,6 +61,7 @@ def test_a_send_is_told_where_the_message_is(go_peer: Peer) -> None:
         assert (result["region"], result["traceOn"]) == ("DefaultRegion", True)
 
 
+@pytest.mark.feature("topic-on-demand", "rocketmq-5.3")
 def test_a_topic_comes_into_being_with_its_first_send(go_peer: Peer) -> None:
     topic = go_peer.fresh("go-topic")
     (result,) = go_peer.send(topic, [{"body": "0123456789", "fill": 1000}])
@@ -67,6 +71,7 @@ def test_a_topic_comes_into_being_with_its_first_send(go_peer: Peer) -> None:
     assert (message["bodyLength"], message["body"][:10]) == (10_000, "0123456789")
 
 
+@pytest.mark.feature("clustering", "rocketmq-5.3")
 def test_a_group_shares_a_topic(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     group = make_group(go_peer, topic)
@@ -82,6 +87,7 @@ def test_a_group_shares_a_topic(go_peer: Peer) -> None:
     assert set(bodies(both)) == {f"{queue}-{i}" for queue in range(4) for i in range(5)}
 
 
+@pytest.mark.feature("broadcast", "rocketmq-5.3")
 def test_broadcast_reaches_every_member(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     group = make_group(go_peer, topic)
@@ -91,6 +97,7 @@ def test_broadcast_reaches_every_member(go_peer: Peer) -> None:
         assert bodies(go_peer.received(consumer, 12)) == sorted(f"m{i}" for i in range(12))
 
 
+@pytest.mark.feature("order", "rocketmq-5.3")
 def test_orderly_consumption_keeps_the_order_of_each_queue(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     for queue in range(4):
@@ -101,6 +108,7 @@ def test_orderly_consumption_keeps_the_order_of_each_queue(go_peer: Peer) -> Non
         assert [message["body"] for message in messages] == [f"{queue}-{i:02}" for i in range(10)]
 
 
+@pytest.mark.feature("tag-filters", "rocketmq-5.3")
 def test_tags_filter(go_peer: Peer) -> None:
     topic = make_topic(go_peer)
     sent = [{"body": f"{tag}{i}", "tags": tag} for tag in ("red", "blue", "Aa", "BB") for i in range(3)]
@@ -110,6 +118,7 @@ def test_tags_filter(go_peer: Peer) -> None:
     assert len(go_peer.received(consumer, 99, wait_ms=500)) == 6
 
 
+@pytest.mark.feature("retries", "rocketmq-5.3")
 def test_a_refused_message_comes_again_and_becomes_a_dead_letter(go_peer: Peer) -> None:
     topic = make_topic(go_peer, 1)
     group = make_group(go_peer, topic)
@@ -125,6 +134,7 @@ def test_a_refused_message_comes_again_and_becomes_a_dead_letter(go_peer: Peer) 
     assert (dead["body"], dead["keys"], dead["properties"]["RETRY_TOPIC"]) == ("poison", "k", topic)
 
 
+@pytest.mark.feature("pull", "rocketmq-5.3")
 def test_pull_by_hand(go_peer: Peer) -> None:
     topic = make_topic(go_peer, 2)
     go_peer.send(topic, [f"m{i}" for i in range(10)], queue=1)

@@ -13,6 +13,9 @@ from tests.interop.wire.peer import Peer, bodies, eventually, in_queue_order, of
 # -- sends -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("frames", "rocketmq-5.3", "rocketmq-4.9")
+@pytest.mark.feature("batches", "rocketmq-5.3", "rocketmq-4.9")
+@pytest.mark.feature("sends", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch"])
 def test_a_send_of_each_kind_is_consumed(peer: Peer, how: str) -> None:
     topic = peer.fresh("topic")
@@ -31,6 +34,7 @@ def test_a_send_of_each_kind_is_consumed(peer: Peer, how: str) -> None:
     assert {result["status"] for result in results} == ({"SEND_OK"} if how != "oneway" else set())
 
 
+@pytest.mark.feature("sends", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_send_is_told_where_the_message_is(peer: Peer) -> None:
     topic = peer.create_topic(queues=4)
     results = peer.send(topic, ["a", "b", "c"], queue=2)
@@ -49,6 +53,15 @@ def test_a_send_is_told_where_the_message_is(peer: Peer) -> None:
     assert {message["msgId"] for message in found} == {result["msgId"] for result in results}
 
 
+@pytest.mark.feature("topic-on-demand", "rocketmq-5.3", "rocketmq-4.9")
+def test_a_topic_comes_into_being_with_its_first_send(peer: Peer) -> None:
+    topic = peer.fresh("topic")
+    (result,) = peer.send(topic, [{"body": "first"}])
+    assert result["status"] == "SEND_OK"
+    assert bodies(peer.received(peer.push(topic), 1, wait_ms=20_000)) == ["first"]
+
+
+@pytest.mark.feature("batches", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_batch_is_consecutive_in_one_queue(peer: Peer) -> None:
     topic = peer.create_topic(queues=4)
     (result,) = peer.send(topic, [f"m{i}" for i in range(10)], how="batch")
@@ -61,6 +74,7 @@ def test_a_batch_is_consecutive_in_one_queue(peer: Peer) -> None:
     assert [message["offsetMsgId"] for message in found] == ids
 
 
+@pytest.mark.feature("compression", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_long_body_travels_compressed_and_arrives_whole(peer: Peer) -> None:
     topic = peer.fresh("topic")
     peer.send(topic, [{"body": "0123456789", "fill": 100_000}])
@@ -69,6 +83,7 @@ def test_a_long_body_travels_compressed_and_arrives_whole(peer: Peer) -> None:
     assert message["body"] == "0123456789" * 20
 
 
+@pytest.mark.feature("delay-levels", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_delayed_message_comes_when_it_is_due(peer: Peer) -> None:
     topic = peer.fresh("topic")
     consumer = peer.push(topic)
@@ -79,6 +94,7 @@ def test_a_delayed_message_comes_when_it_is_due(peer: Peer) -> None:
     assert message["properties"]["DELAY"] == "1"
 
 
+@pytest.mark.feature("request-reply", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_request_gets_its_reply(peer: Peer) -> None:
     topic = peer.create_topic(queues=1)
     peer.push(topic, reply=True)
@@ -89,6 +105,7 @@ def test_a_request_gets_its_reply(peer: Peer) -> None:
 # -- push consumption --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("clustering", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_group_shares_a_topic(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     first, second = peer.push(topic, group=group), peer.push(topic, group=group)
@@ -101,6 +118,8 @@ def test_a_group_shares_a_topic(peer: Peer) -> None:
     assert bodies(both) == sorted(f"{queue}-{i}" for queue in range(4) for i in range(5))
 
 
+@pytest.mark.feature("retained-messages", "rocketmq-5.3", "rocketmq-4.9")
+@pytest.mark.feature("clustering", "rocketmq-5.3", "rocketmq-4.9")
 def test_two_groups_get_everything_each(peer: Peer) -> None:
     topic = peer.fresh("topic")
     peer.send(topic, [f"m{i}" for i in range(8)])
@@ -108,6 +127,7 @@ def test_two_groups_get_everything_each(peer: Peer) -> None:
         assert bodies(peer.received(consumer, 8)) == [f"m{i}" for i in range(8)]
 
 
+@pytest.mark.feature("broadcast", "rocketmq-5.3", "rocketmq-4.9")
 def test_broadcast_reaches_every_member(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     consumers = [peer.push(topic, group=group, broadcast=True) for _ in range(2)]
@@ -118,6 +138,7 @@ def test_broadcast_reaches_every_member(peer: Peer) -> None:
         assert bodies(peer.received(consumer, 12)) == sorted(f"m{i}" for i in range(12))
 
 
+@pytest.mark.feature("order", "rocketmq-5.3", "rocketmq-4.9")
 def test_orderly_consumption_keeps_the_order_of_each_queue(peer: Peer) -> None:
     topic = peer.create_topic(queues=4)
     for key in "abcd":
@@ -134,6 +155,7 @@ def test_orderly_consumption_keeps_the_order_of_each_queue(peer: Peer) -> None:
         assert list(dict.fromkeys(seen)) == [f"{key}{i:02}" for i in range(15)]
 
 
+@pytest.mark.feature("order", "rocketmq-5.3", "rocketmq-4.9")
 def test_two_orderly_consumers_never_share_a_queue(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     consumers = [peer.push(topic, group=group, orderly=True, sleep=5) for _ in range(2)]
@@ -145,6 +167,7 @@ def test_two_orderly_consumers_never_share_a_queue(peer: Peer) -> None:
     assert not set(in_queue_order(first)) & set(in_queue_order(second))
 
 
+@pytest.mark.feature("tag-filters", "rocketmq-5.3", "rocketmq-4.9")
 def test_tags_filter(peer: Peer) -> None:
     topic = peer.fresh("topic")
     # "Aa" and "BB" have the same hash: the broker cannot tell them apart, the client does.
@@ -160,6 +183,7 @@ def test_tags_filter(peer: Peer) -> None:
         assert bodies(peer.received(consumers[expression], 99, wait_ms=300)) == expected
 
 
+@pytest.mark.feature("retries", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_message_that_was_refused_comes_again(peer: Peer) -> None:
     topic = peer.fresh("topic")
     peer.send(topic, [{"body": "again", "keys": "k"}])
@@ -171,6 +195,7 @@ def test_a_message_that_was_refused_comes_again(peer: Peer) -> None:
     assert second["at"] - first["at"] >= 950
 
 
+@pytest.mark.feature("retries", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_message_refused_too_often_becomes_a_dead_letter(peer: Peer) -> None:
     topic, group = peer.fresh("topic"), peer.fresh("group")
     peer.send(topic, [{"body": "poison", "keys": "k"}])
@@ -183,6 +208,7 @@ def test_a_message_refused_too_often_becomes_a_dead_letter(peer: Peer) -> None:
     assert dead["msgId"] == deliveries[0]["msgId"]
 
 
+@pytest.mark.feature("offsets", "rocketmq-5.3", "rocketmq-4.9")
 def test_a_new_group_starts_where_it_wants_to(peer: Peer) -> None:
     topic = peer.create_topic(queues=1)
     peer.send(topic, ["old"])
@@ -197,6 +223,8 @@ def test_a_new_group_starts_where_it_wants_to(peer: Peer) -> None:
     assert bodies(peer.received(late, 1)) == ["new"]
 
 
+@pytest.mark.feature("heartbeats", "rocketmq-5.3", "rocketmq-4.9")
+@pytest.mark.feature("clustering", "rocketmq-5.3", "rocketmq-4.9")
 def test_the_share_of_a_dead_consumer_goes_to_the_living(peer: Peer, drivers: Drivers) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     doomed = drivers.start(peer.driver.name)
@@ -220,6 +248,7 @@ def test_the_share_of_a_dead_consumer_goes_to_the_living(peer: Peer, drivers: Dr
 # -- pull --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("pull", "rocketmq-5.3", "rocketmq-4.9")
 def test_pull_by_hand(peer: Peer) -> None:
     topic = peer.create_topic(queues=2)
     started = int(time.time() * 1000)
@@ -255,6 +284,7 @@ def test_pull_by_hand(peer: Peer) -> None:
     )
 
 
+@pytest.mark.feature("pull", "rocketmq-5.3", "rocketmq-4.9")
 def test_lite_pull_by_share_and_by_hand(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=2), peer.fresh("group")
     for queue in range(2):
@@ -284,6 +314,7 @@ def test_lite_pull_by_share_and_by_hand(peer: Peer) -> None:
 # -- look-ups ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("look-up", "rocketmq-5.3", "rocketmq-4.9")
 def test_messages_are_found_by_key_and_by_id(peer: Peer) -> None:
     topic = peer.create_topic(queues=2)
     results = peer.send(topic, [{"body": f"m{i}", "keys": f"order-{i % 2} all"} for i in range(6)], queue=1)
@@ -311,6 +342,7 @@ def test_messages_are_found_by_key_and_by_id(peer: Peer) -> None:
 # -- restart -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("offsets", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
 def test_offsets_and_messages_survive_a_restart(peer: Peer, crash: bool) -> None:
     topic, group = peer.create_topic(queues=2), peer.fresh("group")

@@ -45,6 +45,7 @@ def set_mode(server: Penstock, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield set_it
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     set_mode(topic, group)
@@ -61,6 +62,7 @@ def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) 
     assert {message["tags"] for message in found()} == {"t"}
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_messages_of_a_killed_consumer_come_to_another(
     peer: Peer, drivers: Drivers, set_mode: Callable[..., None]
 ) -> None:
@@ -81,6 +83,7 @@ def test_messages_of_a_killed_consumer_come_to_another(
     print(f"{tries[1]} came again within {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_a_refused_message_comes_when_its_time_is_over(peer: Peer, set_mode: Callable[..., None]) -> None:
     """The client asks for a new invisible time; ten seconds are the shortest that it knows."""
     topic, group = peer.create_topic(queues=1), peer.fresh("group")
@@ -95,6 +98,7 @@ def test_a_refused_message_comes_when_its_time_is_over(peer: Peer, set_mode: Cal
     assert len(peer.received(consumer, 0)) == 2
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_a_group_pops_one_topic_and_pulls_another(peer: Peer, set_mode: Callable[..., None]) -> None:
     """Who lets the broker divide is told topic by topic; who divides by itself goes on pulling."""
     popped, pulled, group = peer.create_topic(queues=4), peer.create_topic(queues=4), peer.fresh("group")
@@ -114,6 +118,7 @@ def test_a_group_pops_one_topic_and_pulls_another(peer: Peer, set_mode: Callable
     assert bodies(peer.received(third, 20)) == sorted(f"r{i}" for i in range(20))
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 @pytest.mark.parametrize("share", [1])
 def test_clients_pop_their_own_share_and_that_of_the_next(
     peer: Peer, set_mode: Callable[..., None], share: int
@@ -130,6 +135,7 @@ def test_clients_pop_their_own_share_and_that_of_the_next(
     assert bodies(found()) == sorted(f"m{i}" for i in range(60))
 
 
+@pytest.mark.feature("pop", "rocketmq-5.3")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 def test_nothing_is_lost_when_the_broker_is_killed(drivers: Drivers, tmp_path: Path) -> None:

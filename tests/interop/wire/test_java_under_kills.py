@@ -17,6 +17,7 @@ FLOOD_S = 6
 KILLS = 3
 
 
+@pytest.mark.feature("sends", "rocketmq-5.3")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")

@@ -96,6 +96,7 @@ def _session(admin: MqAdmin, peer: Peer) -> Transcript:
     return transcript
 
 
+@pytest.mark.feature("mqadmin", "rocketmq-5.3")
 def test_mqadmin_prints_the_same_or_it_is_explained(server: Server, drivers: Drivers, tmp_path: Path) -> None:
     with MqAdmin(server, tmp_path) as admin:
         transcript = _session(admin, Peer(drivers.get("java-5.3.3"), server))

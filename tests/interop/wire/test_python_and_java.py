@@ -31,6 +31,8 @@ def java(server: Server, drivers: Drivers) -> Iterator[Peer]:
 # -- requests ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
+@pytest.mark.feature("request-reply", "rocketmq-5.3")
 def test_java_replies_to_python(server: Server, java: Peer) -> None:
     topic = java.create_topic(queues=1)
     java.push(topic, reply=True)
@@ -39,6 +41,8 @@ def test_java_replies_to_python(server: Server, java: Peer) -> None:
             assert producer.request(topic, body, timeout_ms=20_000).body == b"re: " + body
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
+@pytest.mark.feature("request-reply", "rocketmq-5.3")
 def test_python_replies_to_java(server: Server, java: Peer) -> None:
     topic = java.create_topic(queues=1)
     failures: list[penstock.PenstockError] = []
@@ -63,6 +67,7 @@ def test_python_replies_to_java(server: Server, java: Peer) -> None:
     assert failures == []
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_a_request_that_nobody_answers_ends(server: Server, java: Peer) -> None:
     topic = java.create_topic(queues=1)
     with (
@@ -75,6 +80,7 @@ def test_a_request_that_nobody_answers_ends(server: Server, java: Peer) -> None:
 # -- dead letters ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("retries", "rocketmq-5.3")
 def test_what_java_gave_up_is_redriven_once(server: Server, java: Peer) -> None:
     topic, group = java.create_topic(queues=1), _fresh("group")
     consumer = java.push(topic, group=group, fail=9, tries=0)
@@ -101,6 +107,8 @@ def test_what_java_gave_up_is_redriven_once(server: Server, java: Peer) -> None:
 # -- traces ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
+@pytest.mark.feature("trace", "rocketmq-5.3")
 def test_traces_of_java_are_read(server: Server, java: Peer) -> None:
     topic, group, name = java.create_topic(queues=1), _fresh("group"), _fresh("producer")
     command = {"name": name, "group": f"group-of-{name}", "nameserver": server.nameserver, "trace": True}
@@ -119,6 +127,8 @@ def test_traces_of_java_are_read(server: Server, java: Peer) -> None:
     assert before.request_id == after.request_id
 
 
+@pytest.mark.feature("mqadmin", "rocketmq-5.3")
+@pytest.mark.feature("trace", "rocketmq-5.3")
 def test_traces_of_python_are_read_by_mqadmin(server: Server, java: Peer, tmp_path: Path) -> None:
     topic, group, producers = java.create_topic(queues=1), _fresh("py-group"), _fresh("py-producers")
     done = threading.Event()

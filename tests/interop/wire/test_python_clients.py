@@ -61,6 +61,7 @@ def topic(admin: penstock.Admin) -> str:
 # -- sends -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_a_send_of_each_kind_is_consumed(server: Server, topic: str) -> None:
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
         parts = {"tag": "t", "keys": ["k1", "k2"], "properties": {"n": "1"}}
@@ -94,6 +95,7 @@ def test_a_send_of_each_kind_is_consumed(server: Server, topic: str) -> None:
         )
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_sends_are_batched_by_themselves(server: Server, topic: str) -> None:
     with penstock.Producer(server.nameserver, group=_fresh("py-producers"), linger_ms=5) as producer:
         futures = [producer.send_async(topic, body) for body in numbered(200)]
@@ -106,6 +108,7 @@ def test_sends_are_batched_by_themselves(server: Server, topic: str) -> None:
     assert seen.bodies() == numbered(200)
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_a_topic_comes_into_being_with_its_first_send(server: Server, admin: penstock.Admin) -> None:
     name = _fresh("py-new")
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
@@ -113,6 +116,7 @@ def test_a_topic_comes_into_being_with_its_first_send(server: Server, admin: pen
     eventually(lambda: name in admin.list_topics(), "the topic is listed")
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_what_cannot_be_stored_is_refused(server: Server, topic: str) -> None:
     with (
         penstock.Producer(server.nameserver, group=_fresh("py-producers"), template_topic="none") as producer,
@@ -124,6 +128,7 @@ def test_what_cannot_be_stored_is_refused(server: Server, topic: str) -> None:
 # -- consumption -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_a_group_shares_a_topic_and_takes_over(server: Server, topic: str) -> None:
     group = _fresh("py-group")
     first_seen, second_seen = Listener(), Listener()
@@ -158,6 +163,7 @@ def _of(consumer: penstock.Consumer, topic: str) -> list[penstock.MessageQueue]:
     return [queue for queue in consumer.assignment if queue.topic == topic]
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_broadcasting_reaches_every_member(server: Server, topic: str) -> None:
     group = _fresh("py-group")
     seen = [Listener(), Listener()]
@@ -182,6 +188,7 @@ def test_broadcasting_reaches_every_member(server: Server, topic: str) -> None:
         consumer.close()
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_orderly_consumption_keeps_the_order_of_a_key(server: Server, topic: str) -> None:
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
         for body in numbered(20):
@@ -196,6 +203,7 @@ def test_orderly_consumption_keeps_the_order_of_a_key(server: Server, topic: str
         assert [m.body[1:] for m in seen.messages if m.body.startswith(key)] == numbered(20)
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_tags_filter(server: Server, topic: str) -> None:
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
         for tag in ("red", "blue", "Aa", "BB"):
@@ -207,6 +215,7 @@ def test_tags_filter(server: Server, topic: str) -> None:
         assert sorted(message.body for message in itertools.islice(consumer, 2)) == [b"Aa", b"red"]
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_a_refused_message_comes_again_and_becomes_a_dead_letter(server: Server, topic: str) -> None:
     group = _fresh("py-group")
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
@@ -224,6 +233,7 @@ def test_a_refused_message_comes_again_and_becomes_a_dead_letter(server: Server,
     assert (dead.body, dead.keys, dead.properties["RETRY_TOPIC"]) == (b"poison", ["k"], topic)
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_pull_style(server: Server, topic: str) -> None:
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
         queue = producer.queues(topic)[1]
@@ -248,6 +258,7 @@ def _polled(consumer: penstock.Consumer) -> list[bytes]:
     return [message.body for message in consumer.poll(32, 0.5)]
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_asynchronous_clients(server: Server, topic: str) -> None:
     async def scenario() -> list[bytes]:
         async with penstock.AsyncProducer(server.nameserver, group=_fresh("py-producers")) as producer:
@@ -269,6 +280,7 @@ def test_asynchronous_clients(server: Server, topic: str) -> None:
 # -- administration ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_administration(server: Server, admin: penstock.Admin, topic: str) -> None:
     group = _fresh("py-group")
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
@@ -316,6 +328,7 @@ def test_administration(server: Server, admin: penstock.Admin, topic: str) -> No
 # -- with Java ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_python_and_java_read_each_other(server: Server, drivers: Drivers, topic: str) -> None:
     peer = Peer(drivers.get("java-5.3.3"), server)
     try:

@@ -43,6 +43,7 @@ def bodies(answers) -> list[bytes]:
     return [message.body for answer in answers if answer.data for message in decode_records(answer.data)]
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_everything_is_read_in_order(scan: Scan, queues: list[QueueId]) -> None:
     assert queues[0].topic in scan.topics("scan.*")
     assert list(scan.ranges(queues).values()) == [(0, COUNT)] * QUEUES
@@ -51,6 +52,7 @@ def test_everything_is_read_in_order(scan: Scan, queues: list[QueueId]) -> None:
     assert bodies(scan.read([(queues[1], 98, COUNT)])) == [b"197", b"199"]
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_times_tags_and_ends(scan: Scan, queues: list[QueueId]) -> None:
     assert scan.offsets_by_time({queues[0]: 0, queues[1]: 2**41}) == {queues[0]: 0, queues[1]: COUNT}
     assert len(bodies(scan.read([(queue, 0, COUNT) for queue in queues], tags="A || C"))) == COUNT
@@ -61,6 +63,7 @@ def test_times_tags_and_ends(scan: Scan, queues: list[QueueId]) -> None:
     assert (behind.status, behind.next_offset) == (PullStatus.MOVED, COUNT)
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 def test_progress_shows_as_lag(server: Server, scan: Scan, queues: list[QueueId]) -> None:
     group = Peer.fresh("scan-group")
     scan.commit(group, {queues[0]: COUNT, queues[1]: 40})

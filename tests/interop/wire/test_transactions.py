@@ -67,6 +67,7 @@ def visible(peer: Peer, consumer: str) -> list[str]:
     return sorted({*bodies(peer.received(consumer, 1_000, wait_ms=100))})
 
 
+@pytest.mark.feature("transactions", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.seed("S2-37")
 @pytest.mark.invariant("I9")
 def test_java_transactions_end_as_their_producer_says(peer: Peer) -> None:
@@ -74,6 +75,7 @@ def test_java_transactions_end_as_their_producer_says(peer: Peer) -> None:
     check_kinds(peer, topic, peer.push(topic))
 
 
+@pytest.mark.feature("transactions", "rocketmq-5.3")
 @pytest.mark.seed("S2-37")
 @pytest.mark.invariant("I9")
 def test_go_transactions_end_as_their_producer_says(go_peer: Peer) -> None:
@@ -93,6 +95,7 @@ class Answers:
         return penstock.TransactionState.COMMIT if keep else penstock.TransactionState.ROLLBACK
 
 
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
 @pytest.mark.seed("S2-37")
 @pytest.mark.invariant("I9")
 def test_python_transactions_end_as_their_program_says(server: Server) -> None:
@@ -121,6 +124,7 @@ def test_python_transactions_end_as_their_program_says(server: Server) -> None:
         assert found == {b"committed", b"keep it"}
 
 
+@pytest.mark.feature("transactions", "rocketmq-5.3", "rocketmq-4.9")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I9")
 def test_a_broker_that_was_killed_asks_about_what_was_open(peer: Peer) -> None:
@@ -191,6 +195,7 @@ def take_over(peer: Peer, topic: str, group: str) -> None:
         assert wire.call(30, {"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC", "queueId": "0"}).code == 0
 
 
+@pytest.mark.feature("transactions", "rocketmq-5.3")
 @pytest.mark.invariant("I9")
 def test_penstock_goes_on_with_open_transactions_of_a_java_broker(
     tmp_path: Path, drivers: Drivers, java_peers: list[Peer]
@@ -212,6 +217,7 @@ def test_penstock_goes_on_with_open_transactions_of_a_java_broker(
         server.stop()
 
 
+@pytest.mark.feature("transactions", "rocketmq-5.3")
 @pytest.mark.invariant("I9")
 def test_a_java_broker_goes_on_with_open_transactions_of_penstock(
     tmp_path: Path, drivers: Drivers, java_peers: list[Peer]

@@ -20,6 +20,7 @@ async def query(bench: Bench, key: str, topic: str = "T", **more: object) -> Com
     return await bench.client.call(RequestCode.QUERY_MESSAGE, {k: str(v) for k, v in fields.items()})
 
 
+@pytest.mark.feature("look-up", "fifth-seed")
 @pytest.mark.seed("S3-9")
 @pytest.mark.seed("S4-19")
 def test_messages_are_found_by_any_of_their_keys(tmp_path: Path) -> None:

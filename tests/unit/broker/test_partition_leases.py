@@ -43,6 +43,7 @@ def granted(outcome: LeaseOutcome) -> list[MessageQueue]:
     return list(outcome.granted)
 
 
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-31")
 @pytest.mark.seed("S4-32")
 @pytest.mark.seed("S4-97")

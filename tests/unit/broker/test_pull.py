@@ -33,6 +33,8 @@ async def fill(bench: Bench, count: int, topic: str = "T", tags: str = "") -> No
 # -- results -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("retained-messages", "fifth-seed")
+@pytest.mark.feature("pull", "fifth-seed")
 @pytest.mark.seed("S4-4")
 @pytest.mark.seed("S4-9")
 def test_messages_come_in_order_and_stay(tmp_path: Path) -> None:
@@ -419,6 +421,7 @@ def test_many_pulls_of_many_queues_are_all_answered(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.seed("S4-13")
 @pytest.mark.abuse("A26")
 def test_the_bytes_of_one_topic_never_reach_another(tmp_path: Path) -> None:
     async def scenario() -> None:

@@ -36,6 +36,7 @@ async def stored(bench: Bench, topic: str = "T", queue: int = 0, offset: int = 0
 # -- what works ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("sends", "fifth-seed")
 @pytest.mark.seed("S2-53")
 @pytest.mark.seed("S2-54")
 @pytest.mark.seed("S2-55")
@@ -456,6 +457,7 @@ def test_a_batch_that_is_wrong_anywhere_is_refused_whole(tmp_path: Path, case: s
 # -- durability ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("S0-32")
 @pytest.mark.seed("S3-52")
 @pytest.mark.seed("S3-53")
 @pytest.mark.parametrize("fast", [False, True])

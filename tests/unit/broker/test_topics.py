@@ -69,6 +69,7 @@ def test_no_more_queues_than_the_model_has(tmp_path: Path, asked: int, given: in
     assert topics(tmp_path).create_for_send("T", "TBW102", asked).write_queue_nums == given
 
 
+@pytest.mark.feature("partition-placement", "fifth-seed")
 @pytest.mark.seed("S4-73")
 @pytest.mark.seed("S4-74")
 def test_no_more_queues_than_ten_whatever_the_model(tmp_path: Path) -> None:

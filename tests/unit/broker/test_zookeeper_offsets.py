@@ -84,6 +84,7 @@ def test_the_number_is_the_sets_and_not_the_members() -> None:
     assert broker_id_of_set("other", "broker-a") != NUMBER
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.fault("F1")
 @pytest.mark.seed("S0-4", "S0-9", "S0-10", "S0-11", "S0-13")
 def test_a_killed_broker_without_its_disk(

@@ -190,6 +190,7 @@ def test_dump_as_json_lines_has_everything(path: Path) -> None:
     assert row["size"] == record_positions(path)[8] - record_positions(path)[7]
 
 
+@pytest.mark.feature("retained-messages", "fifth-seed")
 @pytest.mark.seed("S4-5")
 def test_dump_by_topic_queue_offset_and_number(path: Path) -> None:
     def offsets(*options: object) -> list[tuple[int, int]]:

@@ -219,7 +219,7 @@ def test_a_topic_without_write_permission_cannot_be_sent_to():
 # -- retries -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("S1-88")
+@pytest.mark.seed("S1-87")
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 1500])
 def test_another_broker_is_tried_when_one_refuses(code):
     async def scenario(fake, producer):
@@ -233,6 +233,7 @@ def test_another_broker_is_tried_when_one_refuses(code):
     run(scenario, brokers=2)
 
 
+@pytest.mark.seed("S1-25")
 @pytest.mark.fault("F1")
 def test_a_dead_broker_is_passed_over_and_the_message_keeps_its_id():
     async def scenario(fake, producer):

@@ -26,6 +26,7 @@ def address() -> Iterator[str]:
 # -- iterating ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("S4-3")
 @pytest.mark.seed("S2-47")
 @pytest.mark.seed("S3-21")
 def test_iterating_gives_what_was_sent_and_remembers_it(address: str) -> None:
@@ -221,6 +222,7 @@ def test_a_group_that_knows_the_topic_misses_nothing_in_a_queue_that_is_new_to_i
 # -- pull style ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("pull", "fifth-seed")
 @pytest.mark.seed("S3-15")
 def test_assign_seek_poll_commit(address: str) -> None:
     send(address, "T", *numbered(10), queue_key="k")

@@ -107,6 +107,7 @@ def test_an_expression_that_the_broker_refuses_leaves_the_earlier_one() -> None:
             until(lambda: len(seen.messages) == 2)
 
 
+@pytest.mark.feature("keyed-subscriptions", "fifth-seed")
 @pytest.mark.seed("S4-51")
 def test_each_group_gets_the_messages_with_its_keys(address: str) -> None:
     """A keyed subscription is a condition over the keys; groups beside each other have their own."""

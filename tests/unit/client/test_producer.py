@@ -29,6 +29,8 @@ def stored(address: str, result: penstock.SendResult):
         return message
 
 
+@pytest.mark.feature("sends", "fifth-seed")
+@pytest.mark.seed("S4-2")
 @pytest.mark.seed("S2-34")
 @pytest.mark.invariant("I2")
 def test_the_first_example_of_the_documentation(address):

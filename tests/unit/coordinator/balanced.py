@@ -135,10 +135,12 @@ async def cluster(
     topics: dict[str, int] | None = None,
     coordinators: int = 1,
     broker: dict[str, Any] | None = None,
+    ensemble: Any = None,
     **options: Any,
 ) -> AsyncIterator[Cluster]:
+    """`ensemble` hands out metadata stores, one for each coordinator; in memory unless another one is given."""
     node = EmbeddedBroker(path, broker=replace(BROKER, partition_lease_ms=LEASE_MS, **(broker or {})))
-    ensemble = MemoryEnsemble()
+    ensemble = ensemble or MemoryEnsemble()
     async with contextlib.AsyncExitStack() as stack:
         await node.start()
         stack.push_async_callback(node.stop)

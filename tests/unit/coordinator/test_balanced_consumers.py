@@ -31,6 +31,8 @@ async def start(stack: AsyncExitStack, found: Cluster, *names: str, **settings: 
     return consumers
 
 
+@pytest.mark.feature("clustering", "fifth-seed")
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.invariant("I10")
 @pytest.mark.seed("S4-32")
 @pytest.mark.seed("S4-34")
@@ -68,6 +70,7 @@ async def abandon(consumer: AsyncConsumer) -> None:
     await core.instance.remoting.close()
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I10")
 @pytest.mark.seed("S0-58")
@@ -253,6 +256,8 @@ def test_queues_that_are_added_are_divided() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("publish-subscribe", "fifth-seed")
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-30")
 @pytest.mark.seed("S4-36")
 def test_modes_that_do_not_go_together_are_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -118,6 +118,7 @@ def test_members_that_come_together_are_divided_together() -> None:
     assert bench.beat("a", event) == Answer(None, True)
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 def test_a_new_leader_waits_for_reports_and_then_moves_nothing() -> None:
     bench = Bench(first_round_ms=5_000)
     bench.held = {"a": set(QUEUES[:1]), "b": set(QUEUES[1:3])}
@@ -132,6 +133,7 @@ def test_a_new_leader_waits_for_reports_and_then_moves_nothing() -> None:
     assert bench.event("a").queues == QUEUES[3:]
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 def test_every_disconnect_is_finished_before_any_connect() -> None:
     bench = two_of_four()
     bench.queues((*QUEUES, MessageQueue("T", "b", 4), MessageQueue("T", "b", 5)))
@@ -264,6 +266,7 @@ def test_a_change_while_events_are_under_way_is_not_forgotten() -> None:
     assert bench.event("a").type is EventType.ONLY_DISCONNECT
 
 
+@pytest.mark.feature("coordinator-balancing", "tubemq")
 def test_unfinished_events_are_dropped_after_ten_rounds() -> None:
     bench = two_of_four()
     bench.beat("c")

@@ -24,6 +24,7 @@ def beat(
     groups.beat(ClientBeatBody(client, group, mode=mode, topics=topics or ("T",), sequence=sequence), 0)
 
 
+@pytest.mark.feature("clustering", "fifth-seed")
 @pytest.mark.seed("S4-33")
 @pytest.mark.seed("S4-34")
 @pytest.mark.seed("S4-41")
@@ -41,6 +42,7 @@ def test_a_group_is_made_by_its_first_consumer_and_joined_by_others() -> None:
     assert groups.left("g", "b", 0) == []
 
 
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-27")
 @pytest.mark.seed("S4-28")
 @pytest.mark.seed("S4-30")
@@ -58,6 +60,7 @@ def test_point_to_point_lets_one_group_read_a_topic() -> None:
     beat(groups, "f", "k")
 
 
+@pytest.mark.feature("publish-subscribe", "fifth-seed")
 @pytest.mark.seed("S4-36")
 def test_publish_subscribe_lets_a_group_have_one_consumer() -> None:
     groups = Groups()
@@ -69,6 +72,7 @@ def test_publish_subscribe_lets_a_group_have_one_consumer() -> None:
     beat(groups, "b", mode=PUBSUB)
 
 
+@pytest.mark.feature("clustering", "fifth-seed")
 @pytest.mark.seed("S4-57")
 def test_a_consumer_may_be_in_several_groups() -> None:
     groups = Groups()

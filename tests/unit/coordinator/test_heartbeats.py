@@ -7,6 +7,7 @@ import pytest
 from penstock.coordinator.heartbeats import SCAN_INTERVAL_MS, Gone, Heartbeats, HeartbeatTable, TimeoutInfo
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 @pytest.mark.seed("S0-40")
 @pytest.mark.seed("S0-41")
 @pytest.mark.seed("S0-50")
@@ -23,6 +24,7 @@ def test_three_tables_with_their_own_timeouts_in_their_order() -> None:
     assert SCAN_INTERVAL_MS == 1_000
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 @pytest.mark.seed("S0-42")
 @pytest.mark.seed("S0-43")
 @pytest.mark.seed("S0-44")
@@ -51,6 +53,7 @@ def test_a_node_that_times_out_is_removed_logged_and_released(caplog: pytest.Log
     assert [len(table) for table in heartbeats.tables] == [0, 0, 0]
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 @pytest.mark.seed("S0-53")
 @pytest.mark.seed("S0-54")
 def test_a_beat_extends_the_nodes_own_expiry() -> None:
@@ -77,6 +80,7 @@ def test_another_instance_is_neither_extended_nor_removed_by_an_earlier_one() ->
     assert not table.close("b", instance="2")
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 def test_a_dropped_connection_acts_at_once_for_those_who_reported_over_it_last() -> None:
     heartbeats = Heartbeats()
     gone: list[str] = []

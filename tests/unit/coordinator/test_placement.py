@@ -25,6 +25,7 @@ from tests.unit.coordinator.balanced import Cluster, cluster
 from tests.unit.coordinator.wire import until
 
 
+@pytest.mark.feature("partition-placement", "fifth-seed")
 @pytest.mark.seed("S4-71")
 def test_queues_go_to_the_broker_set_with_the_fewest() -> None:
     placement = place("T", 4, {"a": 10, "b": 8, "c": 9}, {})
@@ -32,6 +33,7 @@ def test_queues_go_to_the_broker_set_with_the_fewest() -> None:
     assert placement.created == {"b": 2, "c": 1, "a": 1}
 
 
+@pytest.mark.feature("partition-placement", "fifth-seed")
 @given(
     st.dictionaries(st.sampled_from("abcde"), st.integers(0, 50), min_size=1),
     st.dictionaries(st.sampled_from("abcde"), st.integers(0, 3)),
@@ -52,6 +54,7 @@ def test_the_least_loaded_is_chosen_each_time(
     }
 
 
+@pytest.mark.feature("partition-placement", "fifth-seed")
 @pytest.mark.seed("S4-73")
 @pytest.mark.seed("S4-74")
 @pytest.mark.seed("S4-75")
@@ -159,6 +162,7 @@ def topic_queues(found: Cluster, topic: str) -> int:
     return config.write_queue_nums if config is not None else 0
 
 
+@pytest.mark.feature("topic-on-demand", "fifth-seed")
 @pytest.mark.seed("S4-69")
 @pytest.mark.seed("S4-72")
 @pytest.mark.seed("S0-53")
@@ -180,6 +184,7 @@ def test_a_producer_and_a_consumer_have_missing_topics_created() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("partition-placement", "fifth-seed")
 @pytest.mark.seed("S4-75")
 def test_too_many_queues_are_a_clear_error_for_the_producer() -> None:
     async def scenario() -> None:

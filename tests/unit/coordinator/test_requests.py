@@ -107,6 +107,7 @@ def test_a_master_changes_its_set_and_is_refused_with_the_present_one() -> None:
     run(test, 1, 2)
 
 
+@pytest.mark.feature("failover", "fifth-seed")
 @pytest.mark.seed("S4-21")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I14")

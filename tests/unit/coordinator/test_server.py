@@ -54,6 +54,8 @@ def store_of(server: Coordinator) -> MemoryMetadata:
 # -- who leads -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("metadata-store", "tubemq")
+@pytest.mark.seed("S0-29")
 @pytest.mark.seed("S0-16")
 @pytest.mark.seed("S0-17")
 @pytest.mark.seed("S0-18")
@@ -135,6 +137,8 @@ def test_who_is_alive_is_the_leaders_word_whoever_is_asked() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.feature("metadata-store", "tubemq")
+@pytest.mark.seed("S0-30", "S0-36")
 @pytest.mark.seed("S0-38")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I14")
@@ -311,6 +315,7 @@ def test_a_request_that_the_store_does_not_answer_ends() -> None:
 # -- copies --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("metadata-store", "tubemq")
 @pytest.mark.seed("S0-19")
 @pytest.mark.seed("S0-20")
 @pytest.mark.seed("S0-21")
@@ -366,6 +371,7 @@ def test_a_set_that_cannot_be_read_is_said_and_does_not_stop_the_others(
 # -- registry ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("registry", "fifth-seed")
 @pytest.mark.seed("S4-18")
 @pytest.mark.seed("S4-63")
 @pytest.mark.seed("S4-64")
@@ -447,6 +453,7 @@ def test_the_registry_holds_so_many_partitions_at_most() -> None:
 # -- heartbeats ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 @pytest.mark.seed("S0-55")
 @pytest.mark.seed("S0-57")
 def test_the_scan_takes_out_who_was_silent() -> None:
@@ -465,6 +472,7 @@ def test_the_scan_takes_out_who_was_silent() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.feature("heartbeats", "tubemq")
 @pytest.mark.seed("S0-49")
 @pytest.mark.seed("S0-50")
 @pytest.mark.seed("S0-51")
@@ -552,6 +560,7 @@ def test_a_store_out_of_reach_is_named_and_nothing_is_left_behind() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.feature("metadata-store", "tubemq")
 @pytest.mark.seed("S0-14")
 @pytest.mark.seed("S0-33")
 @pytest.mark.seed("S0-34")

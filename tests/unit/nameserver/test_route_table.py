@@ -214,6 +214,20 @@ def test_a_registration_without_topics_is_one() -> None:
 # -- roles and conflicts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.seed("S1-26")
+def test_a_set_has_one_master_and_any_number_of_slaves() -> None:
+    table = route_table()
+    table.register(registration(), 0)
+    slaves = {number: f"10.0.0.{number + 1}:10911" for number in range(1, 5)}
+    for number, address in slaves.items():
+        table.register(registration(broker_id=number, address=address), 0)
+    assert table.brokers["broker-a"].broker_addrs == {0: "10.0.0.1:10911", **slaves}
+    # A second master does not stand beside the first one.
+    table.register(registration(address="10.0.0.9:10911", connection=9), 0)
+    assert table.brokers["broker-a"].broker_addrs == {0: "10.0.0.9:10911", **slaves}
+    table.validate()
+
+
 def test_a_slave_that_became_master_has_one_id() -> None:
     table = route_table()
     table.register(registration(), 0)

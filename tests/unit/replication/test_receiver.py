@@ -143,6 +143,7 @@ def test_a_full_disk_ends_the_connection_for_a_while() -> None:
     assert steps[-1].retry_ms == OPTIONS.retry_interval_ms
 
 
+@pytest.mark.seed("S0-32")
 @pytest.mark.invariant("I5")
 @pytest.mark.fault("F6")
 def test_under_synchronous_flush_only_what_is_on_disk_is_reported() -> None:

@@ -20,6 +20,7 @@ OPTIONS = StoreOptions(
 )
 
 
+@pytest.mark.feature("retained-messages", "fifth-seed")
 @pytest.mark.seed("S4-4")
 def test_reading_a_message_does_not_delete_it(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, OPTIONS, background=False) as store:

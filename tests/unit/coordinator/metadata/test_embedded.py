@@ -67,6 +67,7 @@ def kill_after(process: subprocess.Popen[bytes], lines: int, more_s: float) -> l
     return acknowledged
 
 
+@pytest.mark.feature("metadata-store", "tubemq")
 @pytest.mark.fault("F1")
 @pytest.mark.seed("S0-14", "S0-28", "S0-33", "S0-35", "S0-37")
 def test_what_was_acknowledged_is_there_after_kill_9(path: Path) -> None:

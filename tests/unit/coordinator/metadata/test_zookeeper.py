@@ -79,6 +79,7 @@ def test_the_granted_timeout_counts_not_the_one_asked_for(
     assert asyncio.run(asked(100)) == 1_000
 
 
+@pytest.mark.seed("S0-24")
 def test_entries_are_plain_ones_below_the_root(zookeeper: ZooKeeperEnsemble) -> None:
     other = KazooClient(hosts=zookeeper.hosts)
     other.start()

@@ -14,6 +14,7 @@ from penstock.coordinator.offsets.options import OffsetStorageOptions
 from penstock.errors import CodecError, OptionError
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.seed("S0-3", "S0-4", "S0-9", "S0-10", "S0-11")
 def test_the_path_of_the_seed() -> None:
     options = OffsetStorageOptions()
@@ -21,6 +22,7 @@ def test_the_path_of_the_seed() -> None:
     assert options.zookeeper().root + below == "/tubemq/consumers-v3/tboy/offsets/test/2130706433-0"
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.seed("S0-12")
 def test_a_broker_id_may_be_an_address() -> None:
     assert broker_id_of("127.0.0.1") == 2130706433
@@ -31,6 +33,7 @@ def test_a_broker_id_may_be_an_address() -> None:
             broker_id_of(wrong)
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.seed("S0-2")
 @pytest.mark.parametrize(
     ("text", "root"),
@@ -41,6 +44,7 @@ def test_the_root_is_normalised(text: str, root: str) -> None:
     assert OffsetStorageOptions(root=text).zookeeper().root == root
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.seed("S0-13")
 def test_the_value_is_message_id_and_offset() -> None:
     assert encoded(StoredOffset(offset=100, message_id=4711)) == b"4711-100"
@@ -87,6 +91,7 @@ def test_names_that_are_paths_are_refused(name: str) -> None:
             offset_path(key, 1)
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 def test_defaults_are_tubemqs() -> None:
     options = OffsetStorageOptions()
     assert (options.hosts, options.root) == ("localhost:2181", "/tubemq")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def table(**queues: dict[int, int]) -> ConsumerOffsetTable:
     )
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 def test_everything_goes_over_and_comes_back() -> None:
     there = table(T1__G1={0: 100, 1: 98}, T2__G1={0: 5}, T1__G2={3: 0})
     there.offsets[TopicGroup("%RETRY%G1", "G1")] = {0: 9}

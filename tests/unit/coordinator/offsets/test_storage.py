@@ -67,6 +67,7 @@ async def value_of(store: MemoryMetadata, path: str = PATH) -> bytes | None:
     return None if entry is None else entry.value
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.seed("S0-9", "S0-13")
 def test_commits_are_written_together_every_five_seconds() -> None:
     async def life(storage: OffsetStorage, store: Counting, other: MemoryMetadata) -> None:
@@ -280,6 +281,7 @@ def test_deleting_goes_from_the_bottom_up_and_spares_others() -> None:
     run(life)
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 def test_what_tubemq_cannot_hold_is_refused_at_once() -> None:
     async def life(storage: OffsetStorage, _store: Counting, _other: MemoryMetadata) -> None:
         for key, offset, message_id in ((KEY, -1, 0), (KEY, 0, -1), (KEY._replace(group="a/b"), 0, 0)):
@@ -341,6 +343,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEns
         yield servers
 
 
+@pytest.mark.feature("offsets-in-zookeeper", "tubemq")
 @pytest.mark.java
 @pytest.mark.seed("S0-1", "S0-2", "S0-3", "S0-4", "S0-5", "S0-8", "S0-9", "S0-10", "S0-11", "S0-12", "S0-13")
 def test_what_lies_in_zookeeper_is_what_tubemq_puts_there(
