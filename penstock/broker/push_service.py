@@ -124,7 +124,9 @@ class PushService:
     def client_of(self, connection: Connection) -> PushClient | None:
         """Who registered over a connection, and is not closed or registered over another since."""
         client = connection.attributes.get(_CLIENT)
-        return client if isinstance(client, PushClient) and client.link is connection else None
+        if isinstance(client, PushClient) and client.link is connection:
+            return None if client.state is ClientState.CLOSED else client
+        return None
 
     def register(self, connection: Connection, name: str) -> PushClient:
         now_ms = self._clock.monotonic_ms()

@@ -184,7 +184,7 @@ class Pushing:
             self.state.refused(task, one, self.now_ms)
 
     def lie(self, name: str) -> None:
-        """It has taken, and done with, far more than it was sent: counts as all that it was sent, and commits none."""
+        """It has taken, and done with, far more than it was sent: counts as what it was sent, commits none."""
         peer = self.peers.get(name)
         if peer is None or not peer.inbox:
             return

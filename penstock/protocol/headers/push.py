@@ -71,6 +71,13 @@ class PushResumeRequestHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushListRequestHeader(Header):
+    """Of which group; absent: of all."""
+
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PushDeliverRequestHeader(Header):
     """A piece of a queue; the body has its records, as a pull's answer has. With a `status` other than 0 it is the
     last word about a subscription, and why; 21 says where to go on."""
