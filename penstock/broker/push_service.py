@@ -57,6 +57,11 @@ class Subscribed:
     command: Command
     may: Callable[[], bool]
 
+    @property
+    def holder(self) -> str | None:
+        """As whom the queue is leased, if it is."""
+        return self.command.fields.get(HOLDER_FIELD)
+
 
 class PushService:
     """See the module's text. `start` and `stop` as often as the broker becomes master and stops being it."""
@@ -142,12 +147,21 @@ class PushService:
     ) -> PushTask:
         """Begin to deliver a queue; the request was checked. Raises RequestError if somebody else has the queue."""
         now_ms = self._clock.monotonic_ms()
+        self._drop_leaseless(place, wanted)
         task, before = self.state.subscribe(client, place, offset, window, now_ms, wanted)
         if before is not None and before.client is not client:
             why = f"the queue was taken over by {client.name[:200]}"
             self._tell_end(before, ResponseCode.NO_PERMISSION, why)
         self.pump_soon()
         return task
+
+    def _drop_leaseless(self, place: Place, wanted: Subscribed) -> None:
+        """Where queues are leased, whoever holds the lease need not wait until the one before it is found dead."""
+        before, holder = self.state.tasks.get(place), wanted.holder
+        if before is None or holder is None or before.request.holder == holder:
+            return
+        if self._leases.holder(place.group, place.topic, place.queue_id) == holder:
+            self.finish(before, ResponseCode.NO_PERMISSION, f"the queue is leased to {holder[:200]}")
 
     def finish(self, task: PushTask, code: int, reason: str, offset: int = -1) -> None:
         """A subscription is over, and its client is told why."""
@@ -314,8 +328,7 @@ class PushService:
         if self._options.is_slave:
             return
         try:
-            holder = task.request.command.fields.get(HOLDER_FIELD)
-            self._leases.check(place.group, place.topic, place.queue_id, holder)
+            self._leases.check(place.group, place.topic, place.queue_id, task.request.holder)
             self._offsets.commit(place.group, place.topic, place.queue_id, offset)
         except PenstockError as error:
             self.finish(task, error.code, str(error))

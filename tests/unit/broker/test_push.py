@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.push_tasks import ClientState, TaskState
+from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command, encode_frame
 from tests.unit.broker.pushing import (
@@ -436,5 +437,34 @@ def test_a_broker_that_is_not_the_master_pushes_nothing(tmp_path: Path) -> None:
             bench.broker.push.start()
             assert (await one.begin()).code == 0
             await until(lambda: one.bodies == [b"0", b"1"])
+
+    run(scenario)
+
+
+def test_leased_queues_are_pushed_to_who_holds_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, partition_lease_ms=60_000) as bench:
+            await fill(bench, 1)
+            leases = bench.broker.leases
+            leases.begin(())
+            queue = MessageQueue("T", bench.broker.options.broker_name, 0)
+            one, two = Pushed(bench), Pushed(bench, "client@2")
+            await one.register()
+            await two.register()
+            assert leases.claim(GROUP, one.name, [queue]).granted == (queue,)
+            answer = await two.subscribe()
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "leased to client@1" in (answer.remark or "")
+            assert (await one.subscribe(penstockHolder=one.name)).code == 0
+            await until(lambda: committed(bench) == 1)
+            # The lease goes to another: what is left of the first ends, alive as it is.
+            leases.release(GROUP, one.name, [queue])
+            assert leases.claim(GROUP, two.name, [queue]).granted == (queue,)
+            assert (await two.subscribe(penstockHolder=two.name)).code == 0
+            await until(lambda: one.ended)
+            assert one.ended[0][:2] == (ResponseCode.NO_PERMISSION, "the queue is leased to client@2")
+            await fill(bench, 1, 1)
+            await until(lambda: two.bodies == [b"1"])
+            assert one.bodies == [b"0"]
 
     run(scenario)
