@@ -136,6 +136,7 @@ class PushService:
     def register(self, connection: Connection, name: str) -> PushClient:
         now_ms = self._clock.monotonic_ms()
         client = self.state.register(name, connection, now_ms)
+        self._hang_up()
         connection.attributes[_CLIENT] = client
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(self._tick_s, self._tick)
@@ -337,11 +338,9 @@ class PushService:
 
     def _tick(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        found = self.state.tick(now_ms)
-        for client in found.closed:
-            if isinstance(client.link, Connection):
-                client.link.close("nothing was heard of it for long")
-        for client in found.pings:
+        pings = self.state.tick(now_ms)
+        self._hang_up()
+        for client in pings:
             self._ping(client)
         clogged, self._clogged = self._clogged, {}
         for task in clogged:
@@ -351,6 +350,13 @@ class PushService:
         self._timer = None
         if self.state.clients and self._loop is not None:
             self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    def _hang_up(self) -> None:
+        """A client that was forgotten and is still connected learns it so, and begins anew if it lives."""
+        forgotten, self.state.forgotten = self.state.forgotten, []
+        for client in forgotten:
+            if isinstance(client.link, Connection):
+                client.link.close("nothing was heard of its client for long")
 
     def _ping(self, client: PushClient) -> None:
         link = client.link

@@ -46,14 +46,6 @@ class PushRules:
     subscriptions_max: int
 
 
-@dataclass(slots=True)
-class Round:
-    """What time brought: whom to ping, whom to forget with everything."""
-
-    pings: list[PushClient]
-    closed: list[PushClient]
-
-
 class PushState:
     """See the module's text."""
 
@@ -69,6 +61,8 @@ class PushState:
         self.dead_letters: dict[PushTask, None] = {}
         self._due: deque[tuple[int, PushTask, int]] = deque()
         self._numbers = itertools.count(1)
+        # Clients that were closed without having asked for it; whoever calls them takes them out.
+        self.forgotten: list[PushClient] = []
 
     # -- clients ---------------------------------------------------------------------------------------------
 
@@ -102,7 +96,11 @@ class PushState:
                 f"{len(self.clients)} clients are pushed to, which is the limit",
                 "pull, or raise push_clients_max",
             )
-        self.close(min(dead, key=lambda client: client.since_ms))
+        self._forget(min(dead, key=lambda client: client.since_ms))
+
+    def _forget(self, client: PushClient) -> None:
+        self.close(client)
+        self.forgotten.append(client)
 
     def lost(self, client: PushClient, link: object, now_ms: int) -> None:
         """A connection is gone; nothing if the client has another by now."""
@@ -196,7 +194,7 @@ class PushState:
 
     def _remove(self, task: PushTask) -> None:
         task.state = TaskState.ENDED
-        task.sent.clear()
+        task.drop_all()
         key = (task.place.topic.encode(), task.place.queue_id)
         tasks = self.by_queue[key]
         del tasks[task], self.tasks[task.place], task.client.tasks[task.place]
@@ -228,7 +226,7 @@ class PushState:
             task.resends += 1
         due_ms = now_ms + self._rules.answer_timeout_ms
         one = Sent(next(self._numbers), task.next_offset, end, count, size, due_ms)
-        task.sent[one.number] = one
+        task.add(one)
         task.next_offset = task.read_offset = end
         task.high = max(task.high, end)
         self._due.append((due_ms, task, one.number))
@@ -247,10 +245,9 @@ class PushState:
         if task.state is TaskState.ENDED:
             return None
         before, taken = task.taken, min(taken, task.high)
-        is_current = task.sent.pop(one.number, None) is not None
+        is_current = task.drop(one.number)
         task.taken = max(before, taken)
-        for other in [other for other in task.sent.values() if other.end <= task.taken]:
-            del task.sent[other.number]
+        task.drop_taken()
         if is_current and task.taken < one.end:
             # It wants the rest again, and whatever was sent behind it.
             task.go_back()
@@ -281,21 +278,20 @@ class PushState:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> Round:
-        """Time has passed."""
+    def tick(self, now_ms: int) -> list[PushClient]:
+        """Time has passed; whom to ping now."""
         while self._due and self._due[0][0] <= now_ms:
             _, task, number = self._due.popleft()
             if number in task.sent:
                 self._give_up(task, now_ms)
-        found = Round([], [])
+        pings = []
         for client in list(self.clients.values()):
             if client.state is ClientState.DEAD and now_ms - client.since_ms >= self._rules.dead_keep_ms:
-                self.close(client)
-                found.closed.append(client)
+                self._forget(client)
             elif client.link is not None and now_ms >= client.ping_due_ms:
                 self._ping(client, now_ms)
-                found.pings.append(client)
-        return found
+                pings.append(client)
+        return pings
 
     def _ping(self, client: PushClient, now_ms: int) -> None:
         if client.is_ping_open:

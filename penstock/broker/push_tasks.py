@@ -111,18 +111,13 @@ class PushTask:
     high: int
     state: TaskState = TaskState.SENDING
     resends: int = 0
+    # What is on its way, in order, and how much that is.
     sent: dict[int, Sent] = field(default_factory=dict)
+    messages_out: int = 0
+    bytes_out: int = 0
     # Messages that were on their way when the task was given up the last time.
     unanswered: int = 0
     is_at_end: bool = False
-
-    @property
-    def messages_out(self) -> int:
-        return sum(one.count for one in self.sent.values())
-
-    @property
-    def bytes_out(self) -> int:
-        return sum(one.bytes for one in self.sent.values())
 
     def room(self) -> Window | None:
         """What may be sent now; None for nothing. From the timeout queue one delivery is tried at a time."""
@@ -137,9 +132,36 @@ class PushTask:
         """Whether a delivery of this size may go: a message that is larger than the window goes alone."""
         return not self.sent or self.bytes_out + size <= self.window.bytes
 
+    def add(self, one: Sent) -> None:
+        """A delivery is on its way."""
+        self.sent[one.number] = one
+        self.messages_out += one.count
+        self.bytes_out += one.bytes
+
+    def drop(self, number: int) -> bool:
+        """A delivery is not on its way any more; whether it was."""
+        one = self.sent.pop(number, None)
+        if one is None:
+            return False
+        self.messages_out -= one.count
+        self.bytes_out -= one.bytes
+        return True
+
+    def drop_all(self) -> None:
+        self.sent.clear()
+        self.messages_out = self.bytes_out = 0
+
+    def drop_taken(self) -> None:
+        """Whatever ends where the client is, or before, has arrived."""
+        while self.sent:
+            first = next(iter(self.sent.values()))
+            if first.end > self.taken:
+                return
+            self.drop(first.number)
+
     def go_back(self) -> None:
         """Forget what is on its way: it is read again from where the client has not taken it."""
         self.unanswered = self.messages_out
-        self.sent.clear()
+        self.drop_all()
         self.next_offset = self.read_offset = self.taken
         self.is_at_end = False

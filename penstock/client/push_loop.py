@@ -20,6 +20,7 @@ from penstock.client.pull_loop import PullContext, PullLoop
 from penstock.client.received import ReceivedMessage
 from penstock.client.subscription import wants
 from penstock.errors import ConnectionLostError, CorruptRecordError, ResponseError
+from penstock.protocol.bodies.push import PushResumedBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.push import (
@@ -120,7 +121,10 @@ class PushLoop(PullLoop):
             topic=self._queue.topic,
             queue_id=self._queue.queue_id,
         )
-        check(await self._call(connection, Command(RequestCode.PUSH_RESUME, header.encode())))
+        answer = check(await self._call(connection, Command(RequestCode.PUSH_RESUME, header.encode())))
+        if not any(task.goes_on for task in PushResumedBody.decode(answer.body).tasks):
+            why = "the broker pushes this queue no more"
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, why, "it is subscribed to anew")
 
     async def _call(self, connection: Connection, command: Command) -> Command:
         return await connection.call(command, self._context.instance.options.call_timeout_ms)

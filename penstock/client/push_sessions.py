@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ResponseError
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -71,7 +71,12 @@ class PushSessions:
     async def _ask(self, connection: Connection) -> None:
         header = PushRegisterRequestHeader(client_id=self._instance.client_id)
         command = Command(RequestCode.PUSH_REGISTER, header.encode())
-        check(await connection.call(command, self._instance.options.call_timeout_ms))
+        answer = await connection.call(command, self._instance.options.call_timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            logger.warning("%s does not push; consumers of its queues get nothing", connection.peer)
+            why = f"the broker at {connection.peer} does not push"
+            raise ResponseError(answer.code, why, 'consume with delivery="pull"')
+        check(answer)
         self._connections[connection.id] = connection
 
     def forget(self, connection: Connection) -> None:

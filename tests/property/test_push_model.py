@@ -63,12 +63,12 @@ class Pushing:
     def wait(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         before = {task: len(task.sent) for task in self.state.tasks.values()}
-        found = self.state.tick(self.now_ms)
+        self.state.tick(self.now_ms)
         for task, count in before.items():
             if count and not task.sent:
                 self._disturb(task)
-        for client in found.closed:
-            self.peers.pop(client.name, None)
+        while self.state.forgotten:
+            self.peers.pop(self.state.forgotten.pop().name, None)
 
     def pong(self, name: str) -> None:
         client = self.state.clients.get(name)
@@ -202,7 +202,8 @@ class Pushing:
 
     def window_holds(self) -> None:
         for task in self.state.tasks.values():
-            assert task.messages_out <= WINDOW.messages
+            assert task.messages_out == sum(one.count for one in task.sent.values()) <= WINDOW.messages
+            assert task.bytes_out == sum(one.bytes for one in task.sent.values())
             assert task.bytes_out <= WINDOW.bytes or len(task.sent) == 1
 
     def offsets_are_in_order(self) -> None:

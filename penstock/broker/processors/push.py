@@ -199,10 +199,21 @@ class PushProcessor:
 
     def handle_resume(self, connection: Connection, command: Command) -> Command:
         header = PushResumeRequestHeader.decode(command.fields)
-        tasks = [task for task in self.service.state.tasks.values() if _is_meant(task, header)]
+        tasks = [task for task in self._candidates(header) if _is_meant(task, header)]
         found = self.service.resume(tasks[:LISTED_MAX])
         body = PushResumedBody(tasks=tuple(_resumed(*one) for one in found))
         return command.answer(body=body.encode())
+
+    def _candidates(self, header: PushResumeRequestHeader) -> list[PushTask]:
+        """Not all of them where a queue or a client is named: consumers resume often."""
+        state = self.service.state
+        if header.topic is not None and header.queue_id is not None:
+            task = state.tasks.get(Place(header.consumer_group, header.topic, header.queue_id))
+            return [] if task is None else [task]
+        if header.client_id is not None:
+            client = state.clients.get(header.client_id)
+            return [] if client is None else list(client.tasks.values())
+        return list(state.tasks.values())
 
     # -- looking ---------------------------------------------------------------------------------------------
 
