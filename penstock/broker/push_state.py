@@ -106,7 +106,8 @@ class PushState:
         """A connection is gone; nothing if the client has another by now."""
         if client.link is link:
             client.link = None
-            self._die(client, now_ms)
+            if client.state is not ClientState.CLOSED:
+                self._die(client, now_ms)
 
     def close(self, client: PushClient) -> None:
         """The client leaves: it is taken out of every subscription."""

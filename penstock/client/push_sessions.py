@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
-_SESSION = "push_session"
+_SESSION, _REFUSED = "push_session", "push_refused"
 _Key = tuple[int, str, str, int]
 
 
@@ -73,7 +73,9 @@ class PushSessions:
         command = Command(RequestCode.PUSH_REGISTER, header.encode())
         answer = await connection.call(command, self._instance.options.call_timeout_ms)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            logger.warning("%s does not push; consumers of its queues get nothing", connection.peer)
+            if not connection.attributes.setdefault(_REFUSED, False):
+                connection.attributes[_REFUSED] = True  # once for each connection, however often it is asked
+                logger.warning("%s does not push; consumers of its queues get nothing", connection.peer)
             why = f"the broker at {connection.peer} does not push"
             raise ResponseError(answer.code, why, 'consume with delivery="pull"')
         check(answer)

@@ -468,3 +468,28 @@ def test_leased_queues_are_pushed_to_who_holds_them(tmp_path: Path) -> None:
             assert one.bodies == [b"0"]
 
     run(scenario)
+
+
+def test_a_client_that_stays_dead_is_forgotten_and_hung_up_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        quick = {"push_ping_interval_ms": 100, "push_ping_misses": 1, "push_dead_keep_ms": 300}
+        async with running(tmp_path, **quick) as bench:
+            await fill(bench, 1)
+            one = Pushed(bench)
+            await one.begin()
+            await until(lambda: committed(bench) == 1)
+            client = known(bench)
+            assert client is not None
+            one.pongs = False
+            await until(lambda: client.state is ClientState.DEAD)
+            await until(lambda: client.state is ClientState.CLOSED)
+            assert (known(bench), bench.broker.push.state.tasks) == (None, {})
+            await until(lambda: client.link is None)
+            assert client.state is ClientState.CLOSED
+            # It comes back as if for the first time.
+            back = Pushed(bench)
+            assert (await back.begin()).code == 0
+            await fill(bench, 1, 1)
+            await until(lambda: back.bodies == [b"1"])
+
+    run(scenario)
