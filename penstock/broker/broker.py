@@ -46,6 +46,7 @@ from penstock.broker.processors.staging import StagingProcessor
 from penstock.broker.processors.timers import TimersProcessor
 from penstock.broker.producers import Producers
 from penstock.broker.publications import Publications
+from penstock.broker.push_service import PushService
 from penstock.broker.registration import Registration
 from penstock.broker.request_modes import RequestModes
 from penstock.broker.retention_groups import RetentionGroups
@@ -155,6 +156,7 @@ class Broker:
         self._pulls: PullProcessor | None = None
         self.pop: PopParts | None = None
         self.publications: Publications | None = None
+        self.push: PushService  # with the store
         self.transactions: Transactions  # with the store
         self._services: MasterServices | None = None
         # What it is in its set: a master with a replication port, or a slave.
@@ -320,6 +322,7 @@ class Broker:
         pulls = self._pulls = PullProcessor(
             options, store, topics, groups, consumers, offsets, leases, flow, rates, clock
         )
+        self.push = self._services.push = PushService(options, store, pulls, offsets, leases, clock)
         sends = SendProcessor(
             *(self.rules, writer, TimerSends(timers), unique_ids, self.offset_ids, self.transactions.open),
             body_bytes_max=store.options.max_message_size_bytes,
@@ -430,6 +433,7 @@ class Broker:
         if self._pulls is not None and self.pop is not None:
             self._pulls.polling.drop_connection(connection)
             self.pop.closed(connection)
+            self.push.closed(connection)
         self.consumers.drop_connection(connection)
         self.producers.drop_connection(connection)
 

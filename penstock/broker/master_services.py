@@ -1,6 +1,6 @@
 """What only a master does besides answering: it delivers delayed messages, by level and by time, asks about
-transactions, publishes what was staged, gives popped messages out and takes back what is not acknowledged, says which
-groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
+transactions, publishes what was staged, gives popped messages out and takes back what is not acknowledged, pushes to
+clients, says which groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -13,6 +13,7 @@ import asyncio
 from penstock.broker.delay import DelayService
 from penstock.broker.pop_service import PopService
 from penstock.broker.publications import Publications
+from penstock.broker.push_service import PushService
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.broker.timer import TimerService
 from penstock.broker.transactions import Transactions
@@ -37,6 +38,7 @@ class MasterServices:
         pop: PopService,
     ) -> None:
         self._pop = pop
+        self.push: PushService  # reads as pulls do, so it is made after them
         self._delay = delay
         self._timers = timers
         self._publications = publications
@@ -67,6 +69,7 @@ class MasterServices:
         self._timers.start()
         self._transactions.start()
         self._pop.start()
+        self.push.start()
         if self._zookeeper is not None:
             self._zookeeper.lead()
         self._tell()
@@ -84,6 +87,7 @@ class MasterServices:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.push.stop()
         self._delay.pause()
         self._timers.pause()
         await self._transactions.stop()

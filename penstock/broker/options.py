@@ -63,6 +63,14 @@ _AT_LEAST_ONE = (
     "pop_check_points_max",
     "pop_polls_max",
     "pop_buffer_stay_ms",
+    "push_clients_max",
+    "push_client_subscriptions_max",
+    "push_subscriptions_max",
+    "push_window_messages",
+    "push_window_bytes",
+    "push_answer_timeout_ms",
+    "push_ping_interval_ms",
+    "push_ping_misses",
 )
 
 
@@ -314,6 +322,29 @@ class BrokerOptions:
     pop_share_queues: int = 0
     # Pairs of topic and group for which it may be said how they consume.
     request_modes_max: int = 10_000
+
+    # -- push (docs/push.md)
+
+    # Clients that may register to be pushed to; those that are dead make room first.
+    push_clients_max: int = 10_000
+    # Queues that one client may have pushed ...
+    push_client_subscriptions_max: int = 4_096
+    # ... and all of them together.
+    push_subscriptions_max: int = 50_000
+    # Messages of one queue that may be on their way to a client without an answer; it may ask for fewer ...
+    push_window_messages: int = 1_024
+    # ... and their bytes. A message that is larger goes alone.
+    push_window_bytes: int = 4_194_304
+    # How long a client has to answer a delivery. Then its task goes to the timeout queue and is sent again ...
+    push_answer_timeout_ms: int = 10_000
+    # ... so often, before it is parked in the dead-letter queue until the client says `resume`.
+    push_resends: int = 1
+    # How often a client is pinged ...
+    push_ping_interval_ms: int = 5_000
+    # ... and how many pings in a row it may leave without an answer before it counts as dead.
+    push_ping_misses: int = 3
+    # How long a dead client is remembered with what is parked for it; its queues are free for others at once.
+    push_dead_keep_ms: int = 600_000
 
     # -- sends
 

@@ -14,6 +14,7 @@ from penstock.broker.processors.offset_admin import OffsetAdminProcessor
 from penstock.broker.processors.offsets import OffsetsProcessor
 from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.pull import PullProcessor
+from penstock.broker.processors.push import PushProcessor
 from penstock.broker.processors.query import QueryProcessor
 from penstock.broker.processors.queue_locks import QueueLocksProcessor
 from penstock.broker.processors.relay import RelayProcessor
@@ -66,6 +67,7 @@ def own_processors(
             *(options, store, broker.statistics, broker.flow, pulls.polling, delay, timers, runtime),
             broker.reconfigure,
         ),
+        PushProcessor(options, broker.push, pulls, broker.offsets, store, runtime.clock, guard),
     ]
 
 

@@ -42,6 +42,11 @@ COMMANDS = {
         "Run jobs on Spark: archive, audit, replay, compact, streaming SQL.",
     ),
     "produce": ("penstock.cli.produce", "produce", "Send the lines of standard input to TOPIC."),
+    "push": (
+        "penstock.cli.push",
+        "push",
+        "List clients that brokers push to, and have parked deliveries go on.",
+    ),
     "set": (
         "penstock.cli.broker_sets",
         "broker_set",

@@ -24,6 +24,7 @@ from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import ClientClosedError
 from penstock.metadata.group_table import GroupRetryPolicy
+from penstock.protocol.bodies.push import PushListBody, PushResumed
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
 
@@ -166,6 +167,15 @@ class Admin:
     def describe_group(self, group: str) -> GroupDescription:
         """A group's members, subscriptions and progress."""
         return self._run(self._async.describe_group(group))
+
+    def push_clients(self, group: str = "") -> dict[str, PushListBody]:
+        """Who is pushed to, by broker: all clients, or those of a group, with what is unanswered and parked."""
+        return self._run(self._async.push_clients(group))
+
+    def resume_push(self, group: str = "", client: str = "") -> dict[str, tuple[PushResumed, ...]]:
+        """Have deliveries go on that are parked or held: of a group, of a client, or of a client in a group. What
+        became of each, by broker."""
+        return self._run(self._async.resume_push(group, client))
 
     def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Forget a group, and its offsets too unless told otherwise."""

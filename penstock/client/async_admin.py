@@ -19,6 +19,7 @@ from typing import Any, Self, TypedDict, Unpack
 from penstock.client.admin_dead_letters import AsyncDeadLetters
 from penstock.client.admin_groups import GroupAdmin
 from penstock.client.admin_messages import MessageAdmin
+from penstock.client.admin_push import PushAdmin
 from penstock.client.admin_results import (
     BrokerStatus,
     ClusterStatus,
@@ -32,8 +33,9 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_cli
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
-from penstock.errors import ClientClosedError, PenstockError, RouteNotFoundError
+from penstock.errors import ClientClosedError, OptionError, PenstockError, RouteNotFoundError
 from penstock.metadata.group_table import GroupRetryPolicy
+from penstock.protocol.bodies.push import PushListBody, PushResumed
 from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.bodies.tables import decode_topic_config
@@ -265,6 +267,17 @@ class AsyncAdmin:
     async def describe_group(self, group: str) -> GroupDescription:
         """A group's members, subscriptions and progress."""
         return await GroupAdmin(self._calls).describe(group)
+
+    async def push_clients(self, group: str = "") -> dict[str, PushListBody]:
+        """Who is pushed to, by broker: all clients, or those of a group, with what is unanswered and parked."""
+        return await PushAdmin(self._calls).clients(group)
+
+    async def resume_push(self, group: str = "", client: str = "") -> dict[str, tuple[PushResumed, ...]]:
+        """Have deliveries go on that are parked or held: of a group, of a client, or of a client in a group. What
+        became of each, by broker."""
+        if not group and not client:
+            raise OptionError("neither a group nor a client is named", "name whose deliveries are to go on")
+        return await PushAdmin(self._calls).resume(group, client)
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Forget a group, and its offsets too unless told otherwise."""

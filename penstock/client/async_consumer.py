@@ -328,8 +328,9 @@ class AsyncConsumer:
         """Give nothing out of these queues until `resume`."""
         self.core.holdings.pause(queues)
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        self.core.holdings.resume(queues)
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all; with `delivery="push"` also with what brokers have parked."""
+        self.core.resume(queues)
 
     # -- offsets ---------------------------------------------------------------------------------------------
 

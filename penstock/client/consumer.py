@@ -205,7 +205,8 @@ class Consumer:
         """Give nothing out of these queues until `resume`."""
         self._run(_now(lambda: self._async.pause(queues)))
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all; with `delivery="push"` also with what brokers have parked."""
         self._run(_now(lambda: self._async.resume(queues)))
 
     # -- offsets ---------------------------------------------------------------------------------------------

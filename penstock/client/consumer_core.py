@@ -224,6 +224,8 @@ class ConsumerCore:
             self.holdings.forget(owner.queue)
         if self._locker is not None and held:
             await self._locker.unlock(held)
+        if self.options.is_push:
+            await self.instance.push.leave()
         await self.rebalancing.leave()
         if self.rebalancing.joined:
             await self.instance.remove_consumer(self.group)
@@ -326,6 +328,12 @@ class ConsumerCore:
                 f"{what} is not there for a consumer that pops: the broker keeps its offsets",
                 "acknowledge messages; use delivery='pull' to choose offsets",
             )
+
+    def resume(self, queues: Iterable[MessageQueue] | None) -> None:
+        """Go on with these queues, or with all."""
+        self.holdings.resume([owner.queue for owner in self.holdings.owners] if queues is None else queues)
+        if self.options.is_push:
+            self.instance.push.resume(self.group)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """An administrator sets the group back or forth."""

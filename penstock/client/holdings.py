@@ -22,6 +22,7 @@ from penstock.client.options import ConsumerOptions
 from penstock.client.pop_loop import PopLoop, PopQueue
 from penstock.client.process_queue import ProcessQueue, QueueLimits
 from penstock.client.pull_loop import PullContext, PullLoop
+from penstock.client.push_loop import PushLoop
 from penstock.client.start_offsets import StartOffsets
 from penstock.protocol.bodies import MessageQueue
 from penstock.runtime import Clock
@@ -119,7 +120,11 @@ class Holdings:
         if queue in self._paused:
             owner.pause()
         self._owners[queue] = owner
-        loop = PopLoop(self.context, owner) if is_pop else PullLoop(self.context, owner)
+        loop: PopLoop | PullLoop
+        if is_pop:
+            loop = PopLoop(self.context, owner)
+        else:
+            loop = (PushLoop if self._options.is_push else PullLoop)(self.context, owner)
         task = asyncio.ensure_future(loop.run())
         task.add_done_callback(_look_at)
         self._pulls[queue] = task

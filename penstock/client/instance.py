@@ -26,6 +26,7 @@ from penstock.client.identity import UniqueIds, client_id
 from penstock.client.name_servers import NameServers
 from penstock.client.options import ClientOptions
 from penstock.client.producer_beats import ProducerBeats
+from penstock.client.push_sessions import PushSessions
 from penstock.client.received import ReceivedMessage, decode_records
 from penstock.client.request_reply import Replies
 from penstock.client.routes import Routes, TopicRoute, read_address
@@ -155,6 +156,7 @@ class ClientInstance:
         for code in _CONSUMER_REQUESTS:
             self.table.register(code, self._to_consumer)
         self.table.register(RequestCode.CHECK_TRANSACTION_STATE, self._to_producer)
+        self.push = PushSessions(self)
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -473,6 +475,7 @@ class ClientInstance:
 
     def _connection_lost(self, connection: Connection) -> None:
         """A broker drops its clients with their connections: tell it again who we are, as soon as it is back."""
+        self.push.lost(connection)
         address = self._registered.pop(connection.id, None)
         if address is not None and not self._closed:
             self.broker_versions.pop(address, None)

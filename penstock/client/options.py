@@ -258,7 +258,8 @@ class ConsumerOptions:
     # Whether `poll` commits what the poll before it returned; without it, `commit` does.
     auto_commit: bool = False
     # How messages come: pull, as RocketMQ's clients do by default; or pop, where the broker gives messages of all
-    # queues to whoever asks, and takes back what is not acknowledged in time: nobody waits for a slow consumer.
+    # queues to whoever asks, and takes back what is not acknowledged in time: nobody waits for a slow consumer; or
+    # push, where the broker calls this client with the messages of the queues that it has (docs/push.md).
     delivery: str = "pull"
     # With pop: how long messages are invisible to others before they come again. While they are worked on it is
     # changed before it is over (popInvisibleTime).
@@ -325,8 +326,13 @@ class ConsumerOptions:
         check_name("trace_topic", self.trace_topic)
         require_choice("model", self.model, ("clustering", "broadcasting"))
         require_choice("balance", self.balance, ("client", "coordinator"))
-        require_choice("delivery", self.delivery, ("pull", "pop"))
+        require_choice("delivery", self.delivery, ("pull", "pop", "push"))
         self._check_pop()
+        if self.is_push and self.is_broadcasting:
+            raise OptionError(
+                "delivery is 'push', which does not go with model='broadcasting'",
+                "a queue is pushed to one consumer of a group: use delivery='pull', or a group for each consumer",
+            )
         require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))
         if self.is_coordinated and self.is_broadcasting:
             raise OptionError(
@@ -380,6 +386,10 @@ class ConsumerOptions:
                 raise OptionError(
                     f"delivery is 'pop', which does not go with {name}", "use delivery='pull' for that"
                 )
+
+    @property
+    def is_push(self) -> bool:
+        return self.delivery == "push"
 
     @property
     def is_pop(self) -> bool:

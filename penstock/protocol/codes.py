@@ -149,6 +149,15 @@ class RequestCode(IntEnum):
     CLAIM_PARTITION = 9026
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
+    # Ours: a broker pushes over the connection that its client opened (docs/push.md); the last two are the broker's.
+    PUSH_REGISTER = 9040
+    PUSH_SUBSCRIBE = 9041
+    PUSH_UNSUBSCRIBE = 9042
+    PUSH_CLOSE = 9043
+    PUSH_RESUME = 9044
+    PUSH_LIST = 9045
+    PUSH_DELIVER = 9046
+    PUSH_PING = 9047
     # POP: numbers that a binary header has no room for; whoever speaks them writes JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -184,6 +184,28 @@ class Guard:
 
         return name, may_publish
 
+    def standing(self, command: Command) -> Callable[[], bool]:
+        """For the request that is being handled and goes on for long: whether its sender may still do this, asked of
+        the users as they are then."""
+        user, source = self._current
+        if user is None:
+            return lambda: True
+        name, needs = user.name, tuple(needs_of(command))
+
+        def holds() -> bool:
+            found = self.users.by_name.get(name)
+            if found is None or not found.is_enabled:
+                return False
+            return found.is_super or all(found.may(need, source) for need in needs)
+
+        return holds
+
+    @property
+    def sender_name(self) -> str:
+        """The user who sent the request that is being handled; empty where that is not asked."""
+        user = self._current[0]
+        return "" if user is None else user.name
+
     def _blame(self, source: str, command: Command, error: RequestError) -> None:
         """Once for each address, user and reason: a client that tries again and again must not fill the log."""
         key = (source, command.fields.get(ACCESS_KEY_FIELD, "")[:64], error.message)

@@ -134,6 +134,12 @@ def _as_group(group: str) -> Iterator[Need]:
         yield group_need(group, SUB)
 
 
+def _push_list(command: Command) -> Iterator[Need]:
+    """Of one group, who may know about it; of all, who may look at the cluster."""
+    group = command.fields.get("consumerGroup")
+    yield group_need(group, SUB, GET) if group else Need(Kind.CLUSTER, "*", (GET, LIST))
+
+
 def _consumer_list(command: Command) -> Iterator[Need]:
     yield from _as_group(_text(command, "consumerGroup"))
 
@@ -289,6 +295,12 @@ TABLE: dict[int, Needs] = {
     R.REFRESH_PARTITION: _leases,
     R.RELEASE_PARTITION: _leases,
     R.QUERY_ASSIGNMENT: _assignment,
+    R.PUSH_REGISTER: _nothing,  # a name for the connection; its processor asks whose the name is
+    R.PUSH_SUBSCRIBE: _consume,
+    R.PUSH_UNSUBSCRIBE: _consume,
+    R.PUSH_CLOSE: _nothing,
+    R.PUSH_RESUME: _consumer_list,
+    R.PUSH_LIST: _push_list,
     # POP, by number: pop, ack, peek, change of invisible time, notification, polling info, batch ack.
     200050: _consume,
     200051: _popped,
@@ -413,6 +425,8 @@ TABLE: dict[int, Needs] = {
     R.RESET_CONSUMER_CLIENT_OFFSET: _inner,
     R.GET_CONSUMER_STATUS_FROM_CLIENT: _inner,
     R.PUSH_REPLY_MESSAGE_TO_CLIENT: _inner,
+    R.PUSH_DELIVER: _inner,
+    R.PUSH_PING: _inner,
     R.NOTIFY_MIN_BROKER_ID_CHANGE: _inner,
     R.NOTIFY_BROKER_ROLE_CHANGED: _inner,
 }

@@ -239,6 +239,12 @@ BROKER_REQUESTS = (
     request(9026, LEASES),
     request(9027, LEASES),
     request(9028, LEASES),
+    request(9040, clientID=CLIENT),
+    request(9041, **{**PULL, "windowMessages": 8, "windowBytes": 65_536}),
+    request(9042, consumerGroup=GROUP, **QUEUE),
+    request(9043),
+    request(9044, consumerGroup=GROUP, clientID=CLIENT, **QUEUE),
+    request(9045, consumerGroup=GROUP),
 )
 
 TABLE = TopicConfigSerializeWrapper(

@@ -47,6 +47,8 @@ LIMITS = {
     "broker.topics_max": 250,
     "broker.groups_max": 250,
     "broker.queues_max": 600,
+    "broker.push_clients_max": 50,
+    "broker.push_client_subscriptions_max": 10,
     "store.segment_size_bytes": 64 << 20,
     "store.queue_file_entries": 10_000,
     "store.max_message_size_bytes": 1 << 20,

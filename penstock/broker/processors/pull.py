@@ -354,6 +354,34 @@ class PullProcessor:
         fields = self._fields(pull, target, low, high)
         return pull.command.answer(ResponseCode.PULL_OFFSET_MOVED, _RESET, fields)
 
+    # -- for deliveries: what may be pulled may be pushed (push_service.py) ------------------------------------
+
+    def admit(self, command: Command, offset: int | None = None) -> Pull:
+        """Check a request with a pull's fields as a pull is checked; raises RequestError."""
+        pull = self._check(command)
+        pull.offset = pull.offset if offset is None else offset
+        return pull
+
+    def read(self, pull: Pull, count: int, size: int) -> tuple[ResponseCode, GetResult]:
+        """What a pull would be answered now, within its limits and these; never held, nothing committed."""
+        header = pull.header
+        moved = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if moved is not None and self.options.server_side_reset:
+            return ResponseCode.PULL_OFFSET_MOVED, GetResult(GetStatus.OFFSET_TOO_SMALL, moved, 0, 0)
+        options = self.options
+        most, largest = options.pull_count_disk_max, options.pull_bytes_disk_max
+        if self._is_in_memory(pull):
+            most, largest = options.pull_count_memory_max, options.pull_bytes_memory_max
+        if pull.wanted is not None:
+            pull.wanted.begin()
+        result = self._store.get(
+            *(header.topic, header.queue_id, pull.offset, min(count, most), min(size, largest)),
+            *(pull.codes, pull.wanted),
+        )
+        code, result = self._outcome(pull, result)
+        self._response(pull, result, code)
+        return code, result
+
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _hold(self, connection: Connection, pull: Pull) -> None:

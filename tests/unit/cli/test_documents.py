@@ -31,6 +31,7 @@ SHOWN = {
         *(f"topic {name}" for name in ("create", "list", "describe", "delete")),
         *("produce", "consume", "message get", "message trace", "status"),
         *(f"group {name}" for name in ("list", "describe", "reset")),
+        *(f"push {name}" for name in ("list", "resume")),
     ),
     "dead-letters.md": tuple(f"dlq {name}" for name in ("list", "show", "redrive", "export")),
     "sets.md": (*(f"set {name}" for name in ("list", "describe", "elect", "clean")), "explain group"),

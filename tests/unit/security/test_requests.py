@@ -139,3 +139,14 @@ def test_retries_of_what_was_popped_are_the_topics_and_the_groups() -> None:
     # A pull has no handle that binds it: there the name is what it says.
     pulled = needs(RequestCode.PULL_MESSAGE, topic="%RETRY%G_T", consumerGroup="G")
     assert pulled == {(Kind.GROUP, "G_T", SUB), (Kind.GROUP, "G", SUB)}
+
+
+def test_pushing_needs_what_pulling_needs() -> None:
+    place = {"topic": "T", "consumerGroup": "G"}
+    for code in (RequestCode.PUSH_SUBSCRIBE, RequestCode.PUSH_UNSUBSCRIBE):
+        assert needs(code, **place) == needs(RequestCode.PULL_MESSAGE, **place)
+    assert needs(RequestCode.PUSH_RESUME, consumerGroup="G") == {(Kind.GROUP, "G", SUB)}
+    with pytest.raises(PenstockError):
+        needs(RequestCode.PUSH_RESUME)
+    assert needs(RequestCode.PUSH_LIST, consumerGroup="G") == {(Kind.GROUP, "G", (Action.SUB, Action.GET))}
+    assert needs(RequestCode.PUSH_LIST) == {(Kind.CLUSTER, "*", (Action.GET, Action.LIST))}

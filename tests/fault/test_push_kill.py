@@ -1,0 +1,175 @@
+"""What is pushed outlives who it is pushed to and who pushes it: consumers and brokers are killed, put to sleep."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.client.received import ReceivedMessage
+from penstock.errors import PenstockError
+from tests.fault.broker_set import broker_set
+from tests.fault.server_processes import ROOT, cluster, wait_known
+
+TOPIC, GROUP = "orders", "workers"
+QUICK: dict[str, Any] = {"pull_retry_ms": 100, "reconnect_interval_ms": 200, "route_interval_ms": 500}
+PINGS = ("--set", "broker.push_ping_interval_ms=300", "--set", "broker.push_answer_timeout_ms=1000")
+
+
+def wait_until(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting for: {what}"
+        time.sleep(0.02)
+
+
+def create(address: str) -> None:
+    def created() -> bool:
+        try:
+            with penstock.Admin(address) as admin:
+                admin.create_topic(TOPIC, queues=1)
+                admin.create_group(GROUP)
+        except PenstockError:
+            return False
+        return True
+
+    wait_until("the topic", created)
+
+
+def send(address: str, numbers: range) -> None:
+    with penstock.Producer(address, **{name: QUICK[name] for name in ("reconnect_interval_ms",)}) as producer:
+        for number in numbers:
+            producer.send(TOPIC, b"%d" % number)
+
+
+def in_order(bodies: Sequence[str], count: int) -> bool:
+    """Everything is there, first seen in the order in which it was sent; some of it may have come again."""
+    return list(dict.fromkeys(bodies)) == [str(number) for number in range(count)]
+
+
+class Listening:
+    """A consumer in this process."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        self.bodies.append(message.body.decode())
+
+
+@contextmanager
+def program(address: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    words = ("-m", "tests.fault.push_program", address, GROUP, TOPIC)
+    with open(output, "wb") as out:
+        process = subprocess.Popen([sys.executable, *words], stdout=out, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def printed(output: Path) -> list[str]:
+    return [line.decode() for line in output.read_bytes().split(b"\n")[:-1]]
+
+
+def states(address: str) -> set[str]:
+    with penstock.Admin(address) as admin:
+        return {client.state for body in admin.push_clients(GROUP).values() for client in body.clients}
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I13")
+def test_a_broker_that_is_killed_is_registered_with_again(tmp_path: Path) -> None:
+    with cluster(tmp_path) as (names, node):
+        create(names.address)
+        seen = Listening()
+        with penstock.Consumer(
+            names.address,
+            group=GROUP,
+            delivery="push",
+            threads=1,
+            listener=seen,
+            start_from="first",
+            **QUICK,
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            send(names.address, range(100))
+            wait_until("the first", lambda: len(seen.bodies) >= 100)
+            node.kill()
+            node.start()
+            wait_known(names.address)
+            send(names.address, range(100, 200))
+            wait_until("the rest", lambda: len(set(seen.bodies)) == 200)
+        assert in_order(seen.bodies, 200)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.seed("S4-85", "S4-86", "S4-91")
+@pytest.mark.invariant("I1")
+def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: Path) -> None:
+    with cluster(tmp_path, *PINGS) as (names, _):
+        create(names.address)
+        output = tmp_path / "printed"
+        with program(names.address, output) as other:
+            send(names.address, range(50))
+            wait_until("the first fifty", lambda: len(printed(output)) == 50)
+            # Asleep: pings are not answered, what is sent is parked and keeps its offset.
+            other.send_signal(signal.SIGSTOP)
+            send(names.address, range(50, 100))
+            wait_until("dead by its pings", lambda: states(names.address) == {"dead"})
+            other.send_signal(signal.SIGCONT)
+            # It answers the next ping, is told that something is parked, and says resume by itself.
+            wait_until("the second fifty", lambda: len(set(printed(output))) == 100)
+            assert in_order(printed(output), 100)
+            wait_until("alive again", lambda: states(names.address) == {"alive"})
+            seen = Listening()
+            other.kill()
+            other.wait()
+            send(names.address, range(100, 150))
+            with penstock.Consumer(
+                names.address, group=GROUP, delivery="push", threads=1, listener=seen, **QUICK
+            ) as consumer:
+                consumer.subscribe(TOPIC)
+                both = [*printed(output)]
+                wait_until("what is left", lambda: len({*both, *seen.bodies}) == 150)
+            # The other one goes on where the offsets of the first are; nothing is left out between them.
+            assert in_order([*both, *seen.bodies], 150)
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_the_next_master_pushes_on(tmp_path: Path) -> None:
+    with broker_set(tmp_path) as found:
+        names = found.names.address
+        create(names)
+        found.wait(3)
+        seen = Listening()
+        with penstock.Consumer(
+            names,
+            group=GROUP,
+            delivery="push",
+            threads=1,
+            listener=seen,
+            start_from="first",
+            **QUICK,
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            send(names, range(50))
+            wait_until("the first", lambda: len(seen.bodies) >= 50)
+            epoch = found.wait(3).master_epoch
+            found.master().kill()
+            found.wait(2, epoch=epoch + 1)
+            send(names, range(50, 100))
+            wait_until("the rest", lambda: len(set(seen.bodies)) == 100)
+        assert in_order(seen.bodies, 100)

@@ -1,0 +1,91 @@
+"""Pushing where users are asked who they are: what may be pulled is pushed, names belong to users, rights end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.client.async_admin import AsyncAdmin
+from penstock.client.async_consumer import AsyncConsumer
+from penstock.client.async_producer import AsyncProducer
+from penstock.errors import ResponseError
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from tests.unit.broker.pushing import until
+from tests.unit.security.guarded import ADMIN, APP, READER, USERS, caller, guarded, run
+
+NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
+
+
+@pytest.mark.abuse("A9")
+def test_a_right_that_is_withdrawn_ends_what_is_pushed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with guarded(tmp_path) as server, AsyncProducer(server.address, **ADMIN) as producer:
+            await producer.send("orders", b"1")
+            settings = {"start_from": "first", "delivery": "push", "pull_retry_ms": 100, **APP}
+            seen: list[bytes] = []
+
+            async def listen(message: object) -> None:
+                seen.append(message.body)  # type: ignore[attr-defined]
+
+            async with AsyncConsumer(server.address, "billing", listener=listen, **settings) as consumer:  # type: ignore[arg-type]
+                await consumer.subscribe("orders")
+                await until(lambda: seen == [b"1"])
+                broker = server.broker
+                assert broker is not None
+                tasks = broker.push.state.tasks
+                assert any(place.topic == "orders" for place in tasks)
+                (tmp_path / "access.toml").write_text(
+                    USERS.replace('topics = ["orders"]', 'topics = ["none"]')
+                )
+                assert broker._guard is not None
+                broker._guard.look()
+                for _ in range(4):  # one for each queue
+                    await producer.send("orders", b"2")
+                await until(lambda: not any(place.topic == "orders" for place in tasks))
+                await asyncio.sleep(0.3)
+                assert seen == [b"1"]
+                assert not any(place.topic == "orders" for place in tasks)
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+@pytest.mark.abuse("A19")
+def test_who_may_not_is_not_pushed_to_and_takes_no_names(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with guarded(tmp_path) as server, AsyncAdmin(server.address, **ADMIN) as admin:
+            await admin.create_topic("orders", queues=1)
+            register = Command(RequestCode.PUSH_REGISTER, {"clientID": "client@app"})
+            async with caller(APP) as app, caller(READER) as reader, caller(None) as stranger:
+
+                async def code(who: object, command: Command) -> int:
+                    answer = await who.call(server.broker_address, command)  # type: ignore[attr-defined]
+                    return int(answer.code)
+
+                assert await code(stranger, register) == NO_PERMISSION
+                assert await code(app, register) == 0
+                assert await code(app, register) == 0
+                # The name is another user's.
+                taken = Command(RequestCode.PUSH_REGISTER, {"clientID": "client@app"})
+                assert await code(reader, taken) == NO_PERMISSION
+                mine = Command(RequestCode.PUSH_REGISTER, {"clientID": "client@reader"})
+                assert await code(reader, mine) == 0
+                place = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
+                for number in (
+                    RequestCode.PUSH_SUBSCRIBE,
+                    RequestCode.PUSH_UNSUBSCRIBE,
+                    RequestCode.PUSH_RESUME,
+                ):
+                    assert await code(reader, Command(number, dict(place))) == NO_PERMISSION, number
+                assert await code(reader, Command(RequestCode.PUSH_LIST)) == NO_PERMISSION
+                readers = {"consumerGroup": "readers"}
+                assert await code(reader, Command(RequestCode.PUSH_LIST, readers)) == 0
+            assert await admin.push_clients()
+            async with AsyncAdmin(server.address, **READER) as other:
+                with pytest.raises(ResponseError):
+                    await other.push_clients()
+
+    run(test)
