@@ -285,9 +285,10 @@ class Broker:
         timers = self._timer = TimerService(options, store, writer, flusher, runtime, paths)
         timers.load()
         retention = self._retention = RetentionGroups(self.offsets, store, timers)
-        tables = (self.topics, self.groups, self.consumers, self.offsets, self.modes, self.statistics)
+        tables = (self.topics, self.groups, self.consumers, self.offsets, self.leases, self.modes)
         pop = self.pop = PopParts(
-            options, store, writer, flusher, *tables, self.registration, runtime, self._store_host()
+            *(options, store, writer, flusher, *tables, self.statistics, self.registration),
+            *(runtime, self._store_host()),
         )
         if options.coordinators:
             journal = TableJournal(runtime.disk, self._config)

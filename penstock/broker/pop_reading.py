@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.broker import property_text as text
+from penstock.broker.filtering import PullFilter
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import QueueKey
 from penstock.broker.pop_service import PopService
@@ -35,6 +36,21 @@ _SKIPS_MAX = 16
 _MOVED = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_TOO_SMALL)
 # Values of `initMode`; the last is ours: from the first, and nobody is moved.
 FROM_FIRST, FROM_LAST, PEEK = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which messages a pop wants: by what queue entries hold, and by what their records say. None: all."""
+
+    codes: frozenset[int] | None = None
+    wanted: PullFilter | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.wanted is not None and self.wanted.is_spent()
+
+
+ALL = Match()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +79,12 @@ class Run:
 
 @dataclass(slots=True)
 class Found:
-    """What one pop found, and how many messages more there are."""
+    """What one pop found, and how many messages more there are. `is_cut`: its filter had no time to look at all of
+    them."""
 
     runs: list[Run] = field(default_factory=list)
     rest: int = 0
+    is_cut: bool = False
 
     @property
     def count(self) -> int:
@@ -120,17 +138,18 @@ class PopReader:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def find(
-        self, sources: Iterator[Source], most: int, codes: frozenset[int] | None, init_mode: int
-    ) -> Found:
-        """Up to so many messages; what is passed over on the way is done with, unless this is only a `PEEK`."""
+    def find(self, sources: Iterator[Source], most: int, match: Match, init_mode: int) -> Found:
+        """Up to so many messages; what is passed over on the way is done with, unless this is only a `PEEK`. Retries
+        have matched before. The time of a filter is for all queues together."""
         found = Found()
         room = self._options.pull_bytes_memory_max
+        if match.wanted is not None:
+            match.wanted.begin()
         for source in sources:
             left = most - found.count
-            if left > 0 and room > 0:
-                wanted = codes if source.kind == NORMAL else None
-                run = self._run(source, left, room, wanted, init_mode)
+            matching = match if source.kind == NORMAL else ALL
+            if left > 0 and room > 0 and not matching.is_spent:
+                run = self._run(source, left, room, matching, init_mode)
                 if run is not None:
                     found.runs.append(run)
                     room -= run.size
@@ -139,6 +158,7 @@ class PopReader:
                     )
                     continue
             found.rest += self.waiting(source)
+        found.is_cut = match.is_spent and found.rest > 0
         return found
 
     def waiting(self, source: Source) -> int:
@@ -150,9 +170,7 @@ class PopReader:
         low = self._store.min_offset(queue.topic, queue.queue_id)
         return max(high - max(position, low), 0)
 
-    def _run(
-        self, source: Source, most: int, room: int, codes: frozenset[int] | None, init_mode: int
-    ) -> Run | None:
+    def _run(self, source: Source, most: int, room: int, match: Match, init_mode: int) -> Run | None:
         queue = source.queue
         position = self._service.position(queue)
         high = self._store.max_offset(queue.topic, queue.queue_id)
@@ -165,7 +183,9 @@ class PopReader:
             return None
         for _ in range(_SKIPS_MAX):
             count, size = self._limits(queue, position, most, room)
-            got = self._store.get(queue.topic, queue.queue_id, position, count, size, codes)
+            got = self._store.get(
+                queue.topic, queue.queue_id, position, count, size, match.codes, match.wanted
+            )
             if got.status is GetStatus.FOUND:
                 records = list(_split(memoryview(bytes(got.data))))
                 offsets = [int.from_bytes(record[20:28], "big") for record in records]
@@ -179,6 +199,8 @@ class PopReader:
             elif got.next_offset > position:
                 self._service.skip(queue, got.next_offset)
             if got.next_offset == position or got.next_offset >= got.max_offset:
+                return None
+            if match.is_spent:
                 return None
             position = got.next_offset
         return None

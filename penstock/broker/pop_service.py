@@ -282,6 +282,10 @@ class PopService:
         committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         return self.state.position(queue, committed)
 
+    def is_popped(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a group has popped of a queue what its committed offset does not tell of yet."""
+        return QueueKey(topic, group, queue_id) in self.state.queues
+
     def begin_at(self, queue: QueueKey, offset: int) -> None:
         """A group that has no offset, or none that is in the queue, begins here."""
         self._offsets.commit(queue.group, queue.topic, queue.queue_id, offset)

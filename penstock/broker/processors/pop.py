@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.broker.filtering import Filters
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.groups import Groups
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.pop_polling import LATER, Later, PopPolling, Waiting
-from penstock.broker.pop_reading import FROM_FIRST, FROM_LAST, PEEK, Found, PopReader
+from penstock.broker.pop_reading import ALL, FROM_FIRST, FROM_LAST, PEEK, Found, Match, PopReader
 from penstock.broker.pop_service import PopService
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
@@ -21,6 +23,7 @@ from penstock.broker.writing import Written
 from penstock.errors import PenstockError, RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pop import (
@@ -49,7 +52,7 @@ class Pop:
     command: Command
     header: PopMessageRequestHeader
     topic: TopicConfig
-    codes: frozenset[int] | None
+    match: Match
     started_ms: int
 
 
@@ -61,6 +64,8 @@ class PopProcessor:
         options: BrokerOptions,
         topics: Topics,
         groups: Groups,
+        leases: PartitionLeases,
+        filters: Filters,
         service: PopService,
         reader: PopReader,
         polling: PopPolling,
@@ -70,6 +75,8 @@ class PopProcessor:
         self.options = options
         self._topics = topics
         self._groups = groups
+        self._leases = leases
+        self._filters = filters
         self._service = service
         self._reader = reader
         self.polling = polling
@@ -79,6 +86,7 @@ class PopProcessor:
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
         self.options = options
+        self._filters.reconfigure(options)
         self._reader.reconfigure(options)
         self.polling.reconfigure(options)
 
@@ -129,20 +137,24 @@ class PopProcessor:
             )
         config = self._check(header.consumer_group, header.topic, header.queue_id)
         self._service.check_room()
-        return Pop(command, header, config, self._codes(header), self._clock.monotonic_ms())
+        return Pop(command, header, config, self._match(header), self._clock.monotonic_ms())
 
-    def _codes(self, header: PopMessageRequestHeader) -> frozenset[int] | None:
+    def _check_leases(self, command: Command, header: PopMessageRequestHeader, config: TopicConfig) -> None:
+        """Refuse what another of the group holds a lease of: also a pop of all queues, of which some are leased, as
+        who balances in two ways would otherwise never hear of it."""
+        queues = range(config.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
+        holder = command.fields.get(HOLDER_FIELD)
+        for queue_id in queues:
+            self._leases.check(header.consumer_group, config.name, queue_id, holder)
+
+    def _match(self, header: PopMessageRequestHeader) -> Match:
         expression = header.exp or "*"
         if len(expression) > self.options.expression_size_max:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
         subscription = SubscriptionData.parse(header.topic, expression, header.exp_type or None)
-        if not subscription.is_tag_type:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker does not filter by {subscription.expression_type[:40]}",
-                "subscribe with tags",
-            )
-        return None if subscription.is_all else subscription.code_set
+        wanted = self._filters.of_pull(header.consumer_group, subscription, is_inline=True)
+        is_by_tag = subscription.is_tag_type and not subscription.is_all
+        return Match(subscription.code_set if is_by_tag else None, wanted)
 
     # -- pop -------------------------------------------------------------------------------------------------
 
@@ -171,11 +183,15 @@ class PopProcessor:
         """The answer, that it comes later, or that there is none yet."""
         self._service.check_ready()  # also one that was held: another may be master by now
         header = pop.header
+        self._check_leases(pop.command, header, pop.topic)
         sources = self._reader.sources(header.consumer_group, pop.topic, header.queue_id)
         init_mode = FROM_FIRST if header.init_mode == FROM_FIRST else FROM_LAST
-        found = self._reader.find(sources, header.max_msg_nums, pop.codes, init_mode)
+        found = self._reader.find(sources, header.max_msg_nums, pop.match, init_mode)
         if not found.runs:
             self._statistics.missed()
+            if found.is_cut:
+                # The next one goes on from here: whoever waits for the rest need not wait for a new message.
+                return pop.command.answer(ResponseCode.POLLING_TIMEOUT, "nothing matches so far; ask again")
             if is_final:
                 return pop.command.answer(ResponseCode.POLLING_TIMEOUT, "nothing to pop")
             return None
@@ -241,7 +257,7 @@ class PopProcessor:
         _check_count(header.max_msg_nums)
         config = self._check(header.consumer_group, header.topic, header.queue_id)
         sources = self._reader.sources(header.consumer_group, config, header.queue_id)
-        found = self._reader.find(sources, header.max_msg_nums, None, PEEK)
+        found = self._reader.find(sources, header.max_msg_nums, ALL, PEEK)
         if not found.runs:
             return command.answer(ResponseCode.PULL_NOT_FOUND, "nothing to pop")
         now_ms = self._clock.now_ms()
