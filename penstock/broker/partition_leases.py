@@ -18,8 +18,8 @@ counts on what it granted being over.
 
 While a queue is leased, others of the group can neither pull or pop it nor commit its offset (`check`); a commit by
 one who slept through the end of its lease would set the group back. A queue that the group has popped is granted when
-its offset says so: the holder would read again what somebody else has in hand. Groups without leases are not touched. The number of
-leases is limited (A14). Time is monotonic. Owned by the event loop.
+its offset says so: the holder would read again what somebody else has in hand. Groups without leases are not touched.
+The number of leases is limited (A14). Time is monotonic. Owned by the event loop.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ class PopParts:
             options, store, writer, flusher, topics, groups, offsets, statistics, runtime, host
         )
         self.polling = PopPolling(options, clock)
+        self.service.ordered.on_free = self.polling.wake
         reader = PopReader(options, store, topics, self.service, runtime.entropy)
         ask = registration.ask if options.name_servers else None
         leases.is_popped = self.service.is_popped

@@ -44,6 +44,8 @@ class Match:
 
     codes: frozenset[int] | None = None
     wanted: PullFilter | None = None
+    # In order: what the client calls this attempt, which may be made again. Queues that are held are left out.
+    attempt: str = ""
 
     @property
     def is_spent(self) -> bool:
@@ -115,14 +117,20 @@ class PopReader:
 
     # -- sources ---------------------------------------------------------------------------------------------
 
-    def sources(self, group: str, topic: TopicConfig, queue_id: int) -> Iterator[Source]:
-        """The queues of a pop in the order in which they are looked at."""
-        retries = [
-            Source(kind, QueueKey(name, group, number))
-            for kind in (RETRY_V1, RETRY_V2)
-            if (known := self._topics.get(name := pop_retry_topic(group, topic.name, kind))) is not None
-            for number in range(known.read_queue_nums)
-        ]
+    def sources(
+        self, group: str, topic: TopicConfig, queue_id: int, *, in_order: bool = False
+    ) -> Iterator[Source]:
+        """The queues of a pop in the order in which they are looked at. In order nothing goes to a retry topic."""
+        retries = (
+            []
+            if in_order
+            else [
+                Source(kind, QueueKey(name, group, number))
+                for kind in (RETRY_V1, RETRY_V2)
+                if (known := self._topics.get(name := pop_retry_topic(group, topic.name, kind))) is not None
+                for number in range(known.read_queue_nums)
+            ]
+        )
         is_first = self._entropy.below(100) < self._options.pop_from_retry_percent
         if is_first:
             yield from retries
@@ -171,8 +179,11 @@ class PopReader:
         return max(high - max(position, low), 0)
 
     def _run(self, source: Source, most: int, room: int, match: Match, init_mode: int) -> Run | None:
-        queue = source.queue
+        queue, ordered = source.queue, self._service.ordered
         position = self._service.position(queue)
+        if ordered.is_held(queue, match.attempt):
+            return None
+        done = ordered.lots.acknowledged(queue)
         high = self._store.max_offset(queue.topic, queue.queue_id)
         if position < 0:
             if high == 0 and source.kind == NORMAL and init_mode == FROM_LAST:
@@ -187,9 +198,11 @@ class PopReader:
                 queue.topic, queue.queue_id, position, count, size, match.codes, match.wanted
             )
             if got.status is GetStatus.FOUND:
-                records = list(_split(memoryview(bytes(got.data))))
-                offsets = [int.from_bytes(record[20:28], "big") for record in records]
-                return Run(source.kind, queue, position, offsets, records, got.next_offset)
+                found = [(_offset(record), record) for record in _split(memoryview(bytes(got.data)))]
+                left = [(offset, record) for offset, record in found if offset not in done]
+                if left:
+                    offsets, records = [offset for offset, _ in left], [record for _, record in left]
+                    return Run(source.kind, queue, position, offsets, records, got.next_offset)
             if init_mode == PEEK:
                 pass
             elif got.status in _MOVED:
@@ -266,6 +279,10 @@ def _split(data: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(data[at : at + 4], "big")
         yield data[at : at + size]
         at += size
+
+
+def _offset(record: memoryview) -> int:
+    return int.from_bytes(record[20:28], "big")
 
 
 def _renamed(record: memoryview, topic: str, handle: str) -> bytes:

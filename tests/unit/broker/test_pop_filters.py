@@ -87,9 +87,7 @@ def test_a_condition_that_takes_long_is_answered_in_parts(tmp_path: Path) -> Non
 
     async def scenario() -> None:
         clock = ManualClock()
-        async with running(
-            tmp_path, runtime=Runtime(clock=clock), filter_time_max_ms=1
-        ) as bench:
+        async with running(tmp_path, runtime=Runtime(clock=clock), filter_time_max_ms=1) as bench:
             await prices(bench, *range(6))
             assert bench.broker.pop is not None
             reader = bench.broker.store.get

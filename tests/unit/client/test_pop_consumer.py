@@ -221,7 +221,6 @@ def test_acknowledgements_are_repeated() -> None:
 
 def test_what_a_popping_consumer_has_not() -> None:
     for settings in (
-        {"orderly": True},
         {"model": "broadcasting"},
         {"balance": "coordinator", "coordinators": "127.0.0.1:1"},
         {"start_from": 5},
