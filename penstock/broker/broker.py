@@ -488,5 +488,5 @@ class Broker:
         await self.offsets.stop()
         await self.modes.stop()
         if self._tables is not None:
-            savers = (self.topics.saver, self.groups.saver, self.offsets.saver)
+            savers = (self.topics.saver, self.groups.saver, self.offsets.saver, self.modes.saver)
             self._tables.close(is_saved=all(saver.is_clean for saver in savers))
