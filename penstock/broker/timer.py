@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
@@ -53,6 +53,8 @@ BYTES_PER_TURN = 1 << 20
 PAUSE_MS = 1
 # How soon files that are just being saved may be made anew.
 BUSY_MS = 50
+# For how many seconds ahead it can be asked what waits.
+AHEAD_S = (60, 3_600, 86_400)
 
 
 class TimerService:
@@ -146,6 +148,20 @@ class TimerService:
     def counts(self) -> dict[int, int]:
         """How many wait, by the hash of their topic."""
         return self._copies.counts
+
+    def ahead(self) -> Callable[[], dict[str, int]]:
+        """A question for a thread: how many records wait for the next minute, hour and day."""
+        from_ms, wheel = self.now_ms(), self._files.wheel
+        unwritten = wheel.unwritten()
+
+        def count() -> dict[str, int]:
+            try:
+                counts = wheel.count_ahead(from_ms, AHEAD_S[-1], unwritten)
+            except (OSError, ValueError):  # closed, or made anew, meanwhile
+                return {}
+            return {str(seconds): sum(counts[:seconds]) for seconds in AHEAD_S}
+
+        return count
 
     @property
     def skipped(self) -> int:
