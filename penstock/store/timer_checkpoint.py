@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.runtime import Disk
+from penstock.runtime.disk import make_lasting_dirs
 from penstock.store.timer_wheel import slot_time
 
 SIZE = 4096
@@ -91,7 +92,7 @@ class TimerCheckpointFile:
         """80 bytes inside one disk sector: written whole or not at all."""
         created = not self._disk.exists(self._path)
         if created:
-            self._disk.make_dirs(self._path.parent)
+            make_lasting_dirs(self._disk, self._path.parent)
         file = self._disk.open(self._path, create=True)
         try:
             if file.size() != SIZE:

@@ -158,10 +158,9 @@ def test_traces_of_javas_transactions_are_read(server: Server, java: Peer) -> No
 
             def ends(msg_id: str = result["msgId"], found: list[TraceRecord] = found) -> bool:
                 found[:] = [each for each in admin.trace_message(msg_id) if each.kind == "EndTransaction"]
-                print("DBG", admin.trace_message(msg_id)) if not found else None
                 return len(found) == 1
 
-            eventually(ends, "the end is traced", timeout_s=30)
+            eventually(ends, "the end is traced", timeout_s=60)
             assert (found[0].state, found[0].topic, found[0].keys) == (state, topic, "k1")
             assert (found[0].message_kind, found[0].from_check) == (2, False)
             assert found[0].group == f"group-of-{name}"
