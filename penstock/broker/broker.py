@@ -287,9 +287,10 @@ class Broker:
         timers = self._timer = TimerService(options, store, writer, flusher, runtime, paths)
         timers.load()
         retention = self._retention = RetentionGroups(self.offsets, store, timers)
-        tables = (self.topics, self.groups, self.consumers, self.offsets, self.modes, self.statistics)
+        tables = (self.topics, self.groups, self.consumers, self.offsets, self.leases, self.modes)
         pop = self.pop = PopParts(
-            options, store, writer, flusher, *tables, self.registration, runtime, self._store_host()
+            *(options, store, writer, flusher, *tables, self.statistics, self.registration),
+            *(runtime, self._store_host()),
         )
         if options.coordinators:
             journal = TableJournal(runtime.disk, self._config)
@@ -491,5 +492,5 @@ class Broker:
         await self.offsets.stop()
         await self.modes.stop()
         if self._tables is not None:
-            savers = (self.topics.saver, self.groups.saver, self.offsets.saver)
+            savers = (self.topics.saver, self.groups.saver, self.offsets.saver, self.modes.saver)
             self._tables.close(is_saved=all(saver.is_clean for saver in savers))

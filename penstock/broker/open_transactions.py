@@ -162,11 +162,12 @@ class OpenTransactions:
         for offset in named:
             self.end(offset if offset in self._open else self._moved.get(offset, offset))
 
-    def end(self, offset: int) -> None:
-        """The transaction of this newest copy is over."""
+    def end(self, offset: int) -> int | None:
+        """The transaction of this newest copy is over; where it began, if it was open."""
         origin = self._open.pop(offset, None)
         if origin is not None:
             self._moved.pop(origin, None)
+        return origin
 
     # -- questions -------------------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ matter: one that drops may be the network's doing, and its client may be reading
 be sure that it is still master grants nothing before all its replicas have answered it (`prove`): its successor
 counts on what it granted being over.
 
-While a queue is leased, others of the group can neither pull it nor commit its offset (`check`); a commit by one who
-slept through the end of its lease would set the group back. Groups without leases are not touched. The number of
-leases is limited (A14). Time is monotonic. Owned by the event loop.
+While a queue is leased, others of the group can neither pull or pop it nor commit its offset (`check`); a commit by
+one who slept through the end of its lease would set the group back. A queue that the group has popped is granted when
+its offset says so: the holder would read again what somebody else has in hand. Groups without leases are not touched.
+The number of leases is limited (A14). Time is monotonic. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from penstock.protocol.bodies.balance import LeasedElsewhere
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Clock
 
+# When to ask again for a queue that is popped: the broker looks as often.
+_POPPED_MS = 100
 # Topic and number: a broker has queues of one broker name only.
 Place = tuple[str, int]
 
@@ -63,6 +66,8 @@ class PartitionLeases:
         # In a set: whether nobody else can be master at this moment, and how that is found out otherwise.
         self.is_sure: Callable[[], bool] = lambda: True
         self.prove: Callable[[], Awaitable[None]] | None = None
+        # Whether a group has messages of a queue in hand that its offset does not tell of (POP).
+        self.is_popped: Callable[[str, str, int], bool] = lambda group, topic, queue_id: False
         self._grace_topics: frozenset[str] = frozenset()
         self._grace_until_ms = 0
 
@@ -125,6 +130,8 @@ class PartitionLeases:
         held = self._groups.get(group, {}).get((queue.topic, queue.queue_id))
         if held is None and self._is_in_grace(queue, now_ms):
             return LeasedElsewhere(queue, "", self._grace_until_ms - now_ms)
+        if held is None and self.is_popped(group, queue.topic, queue.queue_id):
+            return LeasedElsewhere(queue, "", _POPPED_MS)
         return self._take(group, client_id, queue, held, now_ms)
 
     def _refresh_one(
@@ -176,7 +183,7 @@ class PartitionLeases:
         return held.client_id
 
     def check(self, group: str, topic: str, queue_id: int, client_id: str | None) -> None:
-        """Refuse a pull or commit of a queue that somebody else of the group holds."""
+        """Refuse a pull, pop or commit of a queue that somebody else of the group holds."""
         if group not in self._groups:
             return
         holder = self.holder(group, topic, queue_id)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from penstock.broker.consumers import Consumers
+from penstock.broker.filtering import Filters
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
 from penstock.broker.parts import Processor
 from penstock.broker.pop_polling import PopPolling
 from penstock.broker.pop_reading import PopReader
@@ -38,6 +40,7 @@ class PopParts:
         groups: Groups,
         consumers: Consumers,
         offsets: ConsumerOffsets,
+        leases: PartitionLeases,
         modes: RequestModes,
         statistics: Statistics,
         registration: Registration,
@@ -54,10 +57,14 @@ class PopParts:
             options, store, writer, flusher, topics, groups, offsets, statistics, runtime, host
         )
         self.polling = PopPolling(options, clock)
+        self.service.ordered.on_free = self.polling.wake
         reader = PopReader(options, store, topics, self.service, runtime.entropy)
         ask = registration.ask if options.name_servers else None
+        leases.is_popped = self.service.is_popped
+        filters = Filters(options, consumers, clock)
+        popping = (filters, self.service, reader, self.polling, statistics, clock)
         self.processors: list[Processor] = [
-            PopProcessor(options, topics, groups, self.service, reader, self.polling, statistics, clock),
+            PopProcessor(options, topics, groups, leases, *popping),
             PopAckProcessor(options, topics, self.service),
             AssignmentProcessor(options, topics, groups, consumers, modes, ask, clock),
         ]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.broker import property_text as text
+from penstock.broker.filtering import PullFilter
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import QueueKey
 from penstock.broker.pop_service import PopService
@@ -35,6 +36,23 @@ _SKIPS_MAX = 16
 _MOVED = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_TOO_SMALL)
 # Values of `initMode`; the last is ours: from the first, and nobody is moved.
 FROM_FIRST, FROM_LAST, PEEK = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which messages a pop wants: by what queue entries hold, and by what their records say. None: all."""
+
+    codes: frozenset[int] | None = None
+    wanted: PullFilter | None = None
+    # In order: what the client calls this attempt, which may be made again. Queues that are held are left out.
+    attempt: str = ""
+
+    @property
+    def is_spent(self) -> bool:
+        return self.wanted is not None and self.wanted.is_spent()
+
+
+ALL = Match()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +81,12 @@ class Run:
 
 @dataclass(slots=True)
 class Found:
-    """What one pop found, and how many messages more there are."""
+    """What one pop found, and how many messages more there are. `is_cut`: its filter had no time to look at all of
+    them."""
 
     runs: list[Run] = field(default_factory=list)
     rest: int = 0
+    is_cut: bool = False
 
     @property
     def count(self) -> int:
@@ -97,14 +117,20 @@ class PopReader:
 
     # -- sources ---------------------------------------------------------------------------------------------
 
-    def sources(self, group: str, topic: TopicConfig, queue_id: int) -> Iterator[Source]:
-        """The queues of a pop in the order in which they are looked at."""
-        retries = [
-            Source(kind, QueueKey(name, group, number))
-            for kind in (RETRY_V1, RETRY_V2)
-            if (known := self._topics.get(name := pop_retry_topic(group, topic.name, kind))) is not None
-            for number in range(known.read_queue_nums)
-        ]
+    def sources(
+        self, group: str, topic: TopicConfig, queue_id: int, *, in_order: bool = False
+    ) -> Iterator[Source]:
+        """The queues of a pop in the order in which they are looked at. In order nothing goes to a retry topic."""
+        retries = (
+            []
+            if in_order
+            else [
+                Source(kind, QueueKey(name, group, number))
+                for kind in (RETRY_V1, RETRY_V2)
+                if (known := self._topics.get(name := pop_retry_topic(group, topic.name, kind))) is not None
+                for number in range(known.read_queue_nums)
+            ]
+        )
         is_first = self._entropy.below(100) < self._options.pop_from_retry_percent
         if is_first:
             yield from retries
@@ -120,17 +146,18 @@ class PopReader:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def find(
-        self, sources: Iterator[Source], most: int, codes: frozenset[int] | None, init_mode: int
-    ) -> Found:
-        """Up to so many messages; what is passed over on the way is done with, unless this is only a `PEEK`."""
+    def find(self, sources: Iterator[Source], most: int, match: Match, init_mode: int) -> Found:
+        """Up to so many messages; what is passed over on the way is done with, unless this is only a `PEEK`. Retries
+        have matched before. The time of a filter is for all queues together."""
         found = Found()
         room = self._options.pull_bytes_memory_max
+        if match.wanted is not None:
+            match.wanted.begin()
         for source in sources:
             left = most - found.count
-            if left > 0 and room > 0:
-                wanted = codes if source.kind == NORMAL else None
-                run = self._run(source, left, room, wanted, init_mode)
+            matching = match if source.kind == NORMAL else ALL
+            if left > 0 and room > 0 and not matching.is_spent:
+                run = self._run(source, left, room, matching, init_mode)
                 if run is not None:
                     found.runs.append(run)
                     room -= run.size
@@ -139,6 +166,7 @@ class PopReader:
                     )
                     continue
             found.rest += self.waiting(source)
+        found.is_cut = match.is_spent and found.rest > 0
         return found
 
     def waiting(self, source: Source) -> int:
@@ -150,11 +178,12 @@ class PopReader:
         low = self._store.min_offset(queue.topic, queue.queue_id)
         return max(high - max(position, low), 0)
 
-    def _run(
-        self, source: Source, most: int, room: int, codes: frozenset[int] | None, init_mode: int
-    ) -> Run | None:
-        queue = source.queue
+    def _run(self, source: Source, most: int, room: int, match: Match, init_mode: int) -> Run | None:
+        queue, ordered = source.queue, self._service.ordered
         position = self._service.position(queue)
+        if ordered.is_held(queue, match.attempt):
+            return None
+        done = ordered.lots.acknowledged(queue)
         high = self._store.max_offset(queue.topic, queue.queue_id)
         if position < 0:
             if high == 0 and source.kind == NORMAL and init_mode == FROM_LAST:
@@ -165,11 +194,15 @@ class PopReader:
             return None
         for _ in range(_SKIPS_MAX):
             count, size = self._limits(queue, position, most, room)
-            got = self._store.get(queue.topic, queue.queue_id, position, count, size, codes)
+            got = self._store.get(
+                queue.topic, queue.queue_id, position, count, size, match.codes, match.wanted
+            )
             if got.status is GetStatus.FOUND:
-                records = list(_split(memoryview(bytes(got.data))))
-                offsets = [int.from_bytes(record[20:28], "big") for record in records]
-                return Run(source.kind, queue, position, offsets, records, got.next_offset)
+                found = [(_offset(record), record) for record in _split(memoryview(bytes(got.data)))]
+                left = [(offset, record) for offset, record in found if offset not in done]
+                if left:
+                    offsets, records = [offset for offset, _ in left], [record for _, record in left]
+                    return Run(source.kind, queue, position, offsets, records, got.next_offset)
             if init_mode == PEEK:
                 pass
             elif got.status in _MOVED:
@@ -179,6 +212,8 @@ class PopReader:
             elif got.next_offset > position:
                 self._service.skip(queue, got.next_offset)
             if got.next_offset == position or got.next_offset >= got.max_offset:
+                return None
+            if match.is_spent:
                 return None
             position = got.next_offset
         return None
@@ -244,6 +279,10 @@ def _split(data: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(data[at : at + 4], "big")
         yield data[at : at + size]
         at += size
+
+
+def _offset(record: memoryview) -> int:
+    return int.from_bytes(record[20:28], "big")
 
 
 def _renamed(record: memoryview, topic: str, handle: str) -> bytes:

@@ -4,6 +4,8 @@
     ck     a pop handed out messages of one queue: who, from where, which, when, and for how long
     ack    one of them is done;  bAck: several are
     rst    ours: an operator moved a group; what was popped before says no more where it is
+    ock    ours: a pop in order handed out messages, or the time of one of them has changed
+    oack   ours: some of them are done
 
 Bodies are RocketMQ's JSON with its short names; what it wrote can be read, also its longer names. Pure functions.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.broker import property_text as text
 from penstock.errors import CodecError
@@ -23,6 +25,8 @@ from penstock.metadata.json_fields import INT32_MAX, INT64_MAX
 from penstock.protocol.bodies import BodyFields
 
 CHECK_POINT, ACK, BATCH_ACK, RESET = "ck", "ack", "bAck", "rst"
+ORDERED, ORDERED_ACK = "ock", "oack"
+_TAGS = frozenset((CHECK_POINT, ACK, BATCH_ACK, RESET, ORDERED, ORDERED_ACK))
 DELIVER_MS = "TIMER_DELIVER_MS"
 TAGS = "TAGS"
 # Bits of an acknowledgement's set, and so messages of one check point.
@@ -39,6 +43,19 @@ class QueueKey(NamedTuple):
     topic: str
     group: str
     queue_id: int
+
+
+class PopRun(Protocol):
+    """Messages of one queue that a pop found."""
+
+    @property
+    def queue(self) -> QueueKey: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def offsets(self) -> Sequence[int]: ...
+    @property
+    def next_offset(self) -> int: ...
 
 
 class CheckKey(NamedTuple):
@@ -92,13 +109,46 @@ class CheckPoint:
         return found & ~self.acked
 
 
+@dataclass(frozen=True, slots=True)
+class OrderedNotes:
+    """What a pop in order has beside a check point: by message, for how long after the pop it is invisible and how
+    often it was popped before; what the client calls this attempt; and offsets behind the first message that were
+    acknowledged when they were popped before."""
+
+    spans: tuple[int, ...] = ()
+    tries: tuple[int, ...] = ()
+    attempt: str = ""
+    done: tuple[int, ...] = ()
+
+
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
 def check_point_record(check: CheckPoint, broker: str) -> tuple[bytes, bytes]:
     """Body and properties of a check point."""
     queue, start, popped = check.key
+    unique = f"{queue.topic}@{queue.queue_id}@{start}@{queue.group}@{popped}@{broker}@ck"
+    body = _dump(_check_point_body(check, broker))
+    return body, _properties(CHECK_POINT, unique, popped + check.invisible_ms - _EARLIER_MS)
+
+
+def ordered_record(check: CheckPoint, notes: OrderedNotes, broker: str) -> tuple[bytes, bytes]:
+    """Body and properties of a lot that is popped in order."""
+    queue, start, popped = check.key
+    unique = f"{queue.topic}@{queue.queue_id}@{start}@{queue.group}@{popped}@{broker}@ock"
     body: JsonObject = {
+        **_check_point_body(check, broker),
+        "ot": [*notes.spans],
+        "oc": [*notes.tries],
+        "a": notes.attempt,
+        "od": [offset - start for offset in notes.done],
+    }
+    return _dump(body), _properties(ORDERED, unique, popped + max(notes.spans))
+
+
+def _check_point_body(check: CheckPoint, broker: str) -> JsonObject:
+    queue, start, popped = check.key
+    return {
         "bm": _signed(check.acked),
         "bn": broker,
         "c": queue.group,
@@ -111,8 +161,6 @@ def check_point_record(check: CheckPoint, broker: str) -> tuple[bytes, bytes]:
         "so": start,
         "t": queue.topic,
     }
-    unique = f"{queue.topic}@{queue.queue_id}@{start}@{queue.group}@{popped}@{broker}@ck"
-    return _dump(body), _properties(CHECK_POINT, unique, popped + check.invisible_ms - _EARLIER_MS)
 
 
 def ack_record(check: CheckPoint, offsets: Sequence[int], broker: str) -> tuple[bytes, bytes]:
@@ -131,6 +179,22 @@ def ack_record(check: CheckPoint, offsets: Sequence[int], broker: str) -> tuple[
     if len(offsets) == 1:
         return _dump({**body, "ao": offsets[0]}), _properties(ACK, name.format(offsets[0]), due)
     return _dump({**body, "ao": -1, "aol": [*offsets]}), _properties(BATCH_ACK, name.format(-1), due)
+
+
+def ordered_ack_record(check: CheckPoint, offsets: Sequence[int], broker: str) -> tuple[bytes, bytes]:
+    """Body and properties of an acknowledgement of some messages of an ordered lot."""
+    queue, start, popped = check.key
+    body: JsonObject = {
+        "bn": broker,
+        "c": queue.group,
+        "pt": popped,
+        "q": queue.queue_id,
+        "so": start,
+        "t": queue.topic,
+        "aol": [*offsets],
+    }
+    name = f"{queue.topic}@{queue.queue_id}@{offsets[0]}@{queue.group}@{popped}@{broker}@oack"
+    return _dump(body), _properties(ORDERED_ACK, name, popped)
 
 
 def reset_record(queue: QueueKey, target: int, broker: str, now_ms: int) -> tuple[bytes, bytes]:
@@ -160,6 +224,15 @@ def _signed(bits: int) -> int:
 class Acknowledged:
     key: CheckKey
     offsets: tuple[int, ...]
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A lot as it was written."""
+
+    check: CheckPoint
+    notes: OrderedNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +241,13 @@ class Moved:
     target: int
 
 
-def read_record(message: StoredMessage) -> CheckPoint | Acknowledged | Moved | None:
+Record = CheckPoint | Acknowledged | Moved | Ordered
+
+
+def read_record(message: StoredMessage) -> Record | None:
     """What a message of the revive topic says; None for a kind nobody knows. Raises CodecError for what is none."""
     tag = message.properties.get(TAGS, "")
-    if tag not in (CHECK_POINT, ACK, BATCH_ACK, RESET):
+    if tag not in _TAGS:
         return None
     value: JsonValue = loads(message.body, source=f"revive record {tag}", max_bytes=_BODY_BYTES_MAX)
     fields = BodyFields(value, f"revive record {tag}")
@@ -193,9 +269,21 @@ def read_record(message: StoredMessage) -> CheckPoint | Acknowledged | Moved | N
     key = CheckKey(queue, start, offset("pt", "popTime"))
     if tag == CHECK_POINT:
         return _check_point(fields, key, message)
+    if tag == ORDERED:
+        return _ordered(fields, _check_point(fields, key, message), message)
     if tag == ACK:
         return Acknowledged(key, (offset("ao", "ackOffset"),))
-    return Acknowledged(key, fields.integer_list(either("aol", "ackOffsetList"), 0, INT64_MAX))
+    offsets = fields.integer_list(either("aol", "ackOffsetList"), 0, INT64_MAX)
+    return Acknowledged(key, offsets, is_ordered=tag == ORDERED_ACK)
+
+
+def _ordered(fields: BodyFields, check: CheckPoint | None, message: StoredMessage) -> Ordered:
+    spans, tries = fields.integer_list("ot", 0, INT64_MAX), fields.integer_list("oc", 0, INT32_MAX)
+    if check is None or not len(spans) == len(tries) == len(check.offsets):
+        raise CodecError(f"a lot without the times of its messages at log position {message.physical_offset}")
+    start = check.key.start_offset
+    done = tuple(start + distance for distance in fields.integer_list("od", 0, INT64_MAX - start))
+    return Ordered(check, OrderedNotes(spans, tries, fields.text("a", ""), done))
 
 
 def _check_point(fields: BodyFields, key: CheckKey, message: StoredMessage) -> CheckPoint | None:

@@ -20,28 +20,33 @@ they are due; here they are in the revive topic at once, and the table of `pop_s
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from penstock._hot.records import AppendRequest
 from penstock.broker.flow_control import BusyError
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import REVIVE_GROUP, ConsumerOffsets
 from penstock.broker.options import BrokerOptions
+from penstock.broker.pop_order import OrderedLot
+from penstock.broker.pop_ordered import Acks, OrderedPops
 from penstock.broker.pop_records import (
+    Acknowledged,
     CheckKey,
     CheckPoint,
+    Moved,
+    Ordered,
+    PopRun,
     QueueKey,
     ack_record,
     check_point_record,
+    ordered_record,
     read_record,
     reset_record,
 )
 from penstock.broker.pop_returns import PopReturns
-from penstock.broker.pop_state import PopState
+from penstock.broker.pop_state import CheckBuffer, PopState
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import SYSTEM_PREFIX, Topics
 from penstock.broker.writing import IN_MEMORY, Done, MessageWriter, Written
@@ -68,19 +73,6 @@ _READ_COUNT, _READ_BYTES = 256, 8 << 20
 FAR = 1 << 62
 # Told how keeping what was handed out ended: with the time of the pop, and the revive queue.
 HandedOut = Callable[[Written, int, int], None]
-
-
-class PopRun(Protocol):
-    """Messages of one queue that a pop found."""
-
-    @property
-    def queue(self) -> QueueKey: ...
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def offsets(self) -> Sequence[int]: ...
-    @property
-    def next_offset(self) -> int: ...
 
 
 def revive_topic(cluster: str) -> str:
@@ -114,6 +106,7 @@ class PopService:
         self._host = host.encode()
         self.topic = revive_topic(options.cluster_name)
         self.state = PopState(REVIVE_QUEUES)
+        self.ordered = OrderedPops(self, runtime.clock)
         self.returns = PopReturns(options, store, writer, topics, groups, offsets, statistics)
         # How far each revive queue is read, and how far it has to be before anybody pops.
         self._cursors: list[int] = []
@@ -123,8 +116,7 @@ class PopService:
         self._next_queue = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffered: list[tuple[int, int, CheckPoint]] = []
-        self._buffered_count = 0
+        self._buffer = CheckBuffer()
         # How far the log is safe in whatever else holds it; a member of a set says how far it is confirmed.
         self.confirmed_offset: Callable[[], int] = lambda: FAR
         topics.on_delete.append(self._topic_deleted)
@@ -133,13 +125,18 @@ class PopService:
         """Take new options."""
         self.options = self.returns.options = options
 
+    @property
+    def broker_name(self) -> str:
+        return self.options.broker_name
+
     # -- lifecycle -------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         """Read what the master before, or the last run, has left."""
         count = REVIVE_QUEUES
         self.state = PopState(count)
-        self._buffered.clear()
+        self.ordered.begin()
+        self._buffer.clear()
         self._floors.clear()
         self._ends = [self._store.end_offset(self.topic, queue) for queue in range(count)]
         self._cursors = [self._begin(queue) for queue in range(count)]
@@ -191,11 +188,17 @@ class PopService:
         except CodecError as error:
             _LOG.error("a record of the revive topic cannot be read: %s", error)
             return
-        if isinstance(record, CheckPoint):
-            deleted_at = self._store.deleted_topics.get(record.key.queue.topic, -1)
-            if message.physical_offset < deleted_at:
+        if isinstance(record, CheckPoint | Ordered):
+            key = (record.check if isinstance(record, Ordered) else record).key
+            if message.physical_offset < self._store.deleted_topics.get(key.queue.topic, -1):
                 return  # of a topic that had the same name
-        if record is not None:
+        if isinstance(record, Ordered) or (isinstance(record, Acknowledged) and record.is_ordered):
+            self.ordered.replay(record)
+        elif record is not None:
+            if isinstance(record, CheckPoint):
+                self.ordered.overtaken(record)
+            elif isinstance(record, Moved):
+                self.ordered.forget(record.queue)
             self.state.replay(record, self._due_again)
 
     def _due_again(self, check: CheckPoint) -> int:
@@ -247,6 +250,7 @@ class PopService:
         now_ms = self._clock.monotonic_ms()
         self._store_buffered(now_ms)
         self._give_back(now_ms)
+        self.ordered.tick(now_ms)
         self._rewrite()
         self._settle()
 
@@ -262,10 +266,11 @@ class PopService:
             )
 
     def check_room(self) -> None:
-        if len(self.state) >= self.options.pop_check_points_max:
+        count = len(self.state) + len(self.ordered.lots)
+        if count >= self.options.pop_check_points_max:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"[REJECTREQUEST]{len(self.state)} pops are not acknowledged yet",
+                f"[REJECTREQUEST]{count} pops are not acknowledged yet",
                 "acknowledge messages, or raise pop_check_points_max",
             )
 
@@ -274,13 +279,19 @@ class PopService:
         if self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
             target = self._offsets.query(queue.group, queue.topic, queue.queue_id)
             record = reset_record(queue, target, self.options.broker_name, self._clock.now_ms())
-            request = self._request(0, record)
+            request = self.request(0, record)
             self._writer.append_copies([request])
             self.state.applied(0, request.queue_offset)
             self.state.move(queue)
+            self.ordered.forget(queue)
             self._offsets.take_reset(queue.group, queue.topic, queue.queue_id)
         committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         return self.state.position(queue, committed)
+
+    def is_popped(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a group has popped of a queue what its committed offset does not tell of yet."""
+        queue = QueueKey(topic, group, queue_id)
+        return queue in self.state.queues or self.ordered.is_held(queue)
 
     def begin_at(self, queue: QueueKey, offset: int) -> None:
         """A group that has no offset, or none that is in the queue, begins here."""
@@ -292,8 +303,7 @@ class PopService:
 
     def hand_out(self, runs: Sequence[PopRun], invisible_ms: int, done: HandedOut) -> None:
         """Keep check points of what is handed out. Raises if that is not possible: then nothing is handed out."""
-        revive_queue = self._next_queue
-        self._next_queue = (revive_queue + 1) % REVIVE_QUEUES
+        revive_queue = self.next_revive_queue()
         popped_ms = self._pop_time([(run.queue, run.start_offset) for run in runs])
         checks = []
         for run in runs:
@@ -303,11 +313,18 @@ class PopService:
         if not is_buffered:
             self._store_checks(checks, (), lambda written: done(written, popped_ms, revive_queue))
         for run, check in zip(runs, checks, strict=True):
+            self.ordered.overtaken(check)
             self.state.add(check)
             self.state.advance(run.queue, run.next_offset, check)
         if is_buffered:
-            self._buffer(checks)
+            for check in checks:
+                self._buffer.add(check)
             done(IN_MEMORY, popped_ms, revive_queue)
+
+    def next_revive_queue(self) -> int:
+        revive_queue = self._next_queue
+        self._next_queue = (revive_queue + 1) % REVIVE_QUEUES
+        return revive_queue
 
     def _pop_time(self, starts: Sequence[tuple[QueueKey, int]]) -> int:
         """Now, or the next moment at which no other pop of the same messages was."""
@@ -328,61 +345,60 @@ class PopService:
     def _store_checks(self, checks: Sequence[CheckPoint], acks: Sequence[AppendRequest], done: Done) -> None:
         """Check points, and then acknowledgements, with one write."""
         broker = self.options.broker_name
-        requests = [self._request(c.revive_queue, check_point_record(c, broker)) for c in checks]
-        self._writer.append(self.topic, [*requests, *acks], None, done)
+        requests = [self.request(c.revive_queue, check_point_record(c, broker)) for c in checks]
+        self.write([*requests, *acks], done)
         for check, request in zip(checks, requests, strict=True):
             self.state.stored(check, request.queue_offset, request.physical_offset + request.size)
-        for ack in acks:
-            self.state.applied(ack.queue.queue_id, ack.queue_offset)
 
-    def _request(self, revive_queue: int, record: tuple[bytes, bytes]) -> AppendRequest:
+    def write(self, requests: Sequence[AppendRequest], done: Done) -> None:
+        """Records, with one write; `done` is told when they are as safe as a message that is sent."""
+        self._writer.append(self.topic, requests, None, done)
+        for request in requests:
+            self.state.applied(request.queue.queue_id, request.queue_offset)
+
+    def request(self, revive_queue: int, record: tuple[bytes, bytes]) -> AppendRequest:
         body, properties = record
         queue = self._writer.queue(self.topic, revive_queue)
         return AppendRequest(queue, body, properties, self._clock.now_ms(), self._host)
 
     # -- the buffer ------------------------------------------------------------------------------------------
 
-    def _buffer(self, checks: Sequence[CheckPoint]) -> None:
-        for check in checks:
-            self._buffered_count += 1
-            heapq.heappush(self._buffered, (check.store_by_ms, self._buffered_count, check))
-
     def _store_buffered(self, now_ms: int) -> None:
         """Write what has been in memory for long enough; what was acknowledged meanwhile never is."""
-        while self._buffered and self._buffered[0][0] <= now_ms:
-            check = self._buffered[0][2]
+        while (check := self._buffer.first(now_ms)) is not None:
             if not check.is_closed:
-                request = self._request(
-                    check.revive_queue, check_point_record(check, self.options.broker_name)
-                )
+                request = self.request(check.revive_queue, check_point_record(check, self.broker_name))
                 self._writer.append_copies([request])
                 self.state.stored(check, request.queue_offset, request.physical_offset + request.size)
-            heapq.heappop(self._buffered)
+            self._buffer.remove_first()
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    def ack(self, acks: Sequence[tuple[CheckKey, Sequence[int]]], done: Done) -> int:
-        """Messages are done; how many of them were waited for. If none was, `done` is not called."""
+    def ack(self, acks: Acks, done: Done, ordered: Acks = ()) -> int:
+        """Messages are done, some of them popped in order; how many of them were waited for. If none was, `done` is
+        not called."""
         wanted = []
         for key, offsets in acks:
             check = self.state.find(key)
             bits = 0 if check is None else check.bits(offsets)
             if check is not None and bits:
                 wanted.append((check, bits))
+        lots = self.ordered.wanted(ordered)
         requests = [self._ack(check, bits) for check, bits in wanted if check.revive_offset >= 0]
+        requests += [self.ordered.ack_request(lot, bits) for lot, bits in lots]
         if requests:
-            self._writer.append(self.topic, requests, None, done)
-        for request in requests:
-            self.state.applied(request.queue.queue_id, request.queue_offset)
+            self.write(requests, done)
         for check, bits in wanted:
             self.state.ack(check, bits)
+        for lot, bits in lots:
+            self.ordered.acknowledge(lot, bits)
         if wanted and not requests:
             done(IN_MEMORY)
-        return sum(bits.bit_count() for _, bits in wanted)
+        return sum(bits.bit_count() for _, bits in [*wanted, *lots])
 
     def _ack(self, check: CheckPoint, bits: int) -> AppendRequest:
         offsets = [offset for place, offset in enumerate(check.offsets) if bits >> place & 1]
-        return self._request(check.revive_queue, ack_record(check, offsets, self.options.broker_name))
+        return self.request(check.revive_queue, ack_record(check, offsets, self.options.broker_name))
 
     def change(
         self, key: CheckKey, offset: int, invisible_ms: int, done: Callable[[Written, CheckPoint], None]
@@ -443,7 +459,11 @@ class PopService:
         for queue in range(REVIVE_QUEUES):
             oldest = self.state.oldest(queue)
             if oldest is not None and self.state.lag(queue) > LAG_MAX:
-                request = self._request(queue, check_point_record(oldest, self.options.broker_name))
+                if isinstance(oldest, OrderedLot):
+                    record = ordered_record(oldest, oldest.notes, self.broker_name)
+                else:
+                    record = check_point_record(oldest, self.broker_name)
+                request = self.request(queue, record)
                 self._writer.append_copies([request])
                 self.state.stored(oldest, request.queue_offset, request.physical_offset + request.size)
 
@@ -474,5 +494,6 @@ class PopService:
     def _topic_deleted(self, name: str) -> None:
         for check in [check for key, check in self.state.open.items() if key.queue.topic == name]:
             self.state.close(check)
+        self.ordered.forget_topic(name)
         for queue in [queue for queue in self.state.queues if queue.topic == name]:
             self.state.move(queue)

@@ -123,7 +123,8 @@ class PopState:
     def close(self, check: CheckPoint) -> None:
         """Nobody waits for its messages any more."""
         check.is_closed = True
-        self.open.pop(check.key, None)
+        if self.open.get(check.key) is check:
+            del self.open[check.key]
         self._stored[check.revive_queue].pop(check.revive_offset, None)
 
     # -- time ------------------------------------------------------------------------------------------------
@@ -195,3 +196,25 @@ class PopState:
         self.add(check)
         self.stored(check, check.revive_offset, check.log_end)
         self.ack(check, 0)  # all of it may have been done when it was written
+
+
+class CheckBuffer:
+    """Check points that are only in memory, by when they must not be any more."""
+
+    def __init__(self) -> None:
+        self._items: list[tuple[int, int, CheckPoint]] = []
+        self._count = 0
+
+    def add(self, check: CheckPoint) -> None:
+        self._count += 1
+        heapq.heappush(self._items, (check.store_by_ms, self._count, check))
+
+    def first(self, now_ms: int) -> CheckPoint | None:
+        """The first whose time in memory is over."""
+        return self._items[0][2] if self._items and self._items[0][0] <= now_ms else None
+
+    def remove_first(self) -> None:
+        heapq.heappop(self._items)
+
+    def clear(self) -> None:
+        self._items.clear()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock.errors import StoreError
 from penstock.runtime import Disk
-from penstock.runtime.disk import File, write_atomically
+from penstock.runtime.disk import File, make_lasting_dirs, write_atomically
 
 _LOG = logging.getLogger("penstock.broker")
 FILE_NAME = "sideTables.log"
@@ -54,7 +54,7 @@ class TableJournal:
         self.close()
         record = _record(snapshot)
         try:
-            self._disk.make_dirs(self._path.parent)
+            make_lasting_dirs(self._disk, self._path.parent)
             write_atomically(self._disk, self._path, record)
             self._file = self._disk.open(self._path)
         except OSError as error:

@@ -6,12 +6,14 @@
             window is stored in the timer topic again
     save    log and wheel synced, then the checkpoint
 
-Rules. Never early (I8), by the wall clock of the start moved on by the monotonic one (F10). Progress is a time and
-a queue offset: a message below the offset that was due by then is delivered. Only what is on disk, and with the
-replicas of a set, counts as progress: whatever happens, nothing is lost, and what comes twice was due between the
-last progress that was saved and the crash, about two seconds. The files are an index of the timer topic; damaged
-ones are made anew. A replica fills its wheel as far as its master has come, and delivers nothing. Owned by the
-event loop.
+Rules. Never early (I8), by the wall clock of the start moved on by the monotonic one (F10). Nothing is delivered
+before all that was stored in the timer topic by then is taken: a recall that was answered in time must not come too
+late because a publication, or a set that has to confirm it, keeps it from being read; copies could not be read
+either. Progress is a time and a queue offset: a message below the offset that was due by then is delivered. Only
+what is on disk, and with the replicas of a set, counts as progress: whatever happens, nothing is lost, and what
+comes twice was due between the last progress that was saved and the crash, about two seconds. The files are an index
+of the timer topic; damaged ones are made anew. A replica fills its wheel as far as its master has come, and delivers
+nothing. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
@@ -51,6 +53,8 @@ BYTES_PER_TURN = 1 << 20
 PAUSE_MS = 1
 # How soon files that are just being saved may be made anew.
 BUSY_MS = 50
+# For how many seconds ahead it can be asked what waits.
+AHEAD_S = (60, 3_600, 86_400)
 
 
 class TimerService:
@@ -94,6 +98,11 @@ class TimerService:
         self._reached_ms = 0
         # Slots are loaded when the queue was taken up to here: what the wheel has of it would come twice.
         self._take_first = 0
+        # Up to when messages may be delivered; what comes next is a time, and what must be taken before it counts.
+        self._cleared_ms = 0
+        self._gate: tuple[int, int] | None = None
+        # If the last turn could take nothing: up to where there was something.
+        self._stuck_before = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._handle: asyncio.TimerHandle | None = None
@@ -139,6 +148,20 @@ class TimerService:
     def counts(self) -> dict[int, int]:
         """How many wait, by the hash of their topic."""
         return self._copies.counts
+
+    def ahead(self) -> Callable[[], dict[str, int]]:
+        """A question for a thread: how many records wait for the next minute, hour and day."""
+        from_ms, wheel = self.now_ms(), self._files.wheel
+        unwritten = wheel.unwritten()
+
+        def count() -> dict[str, int]:
+            try:
+                counts = wheel.count_ahead(from_ms, AHEAD_S[-1], unwritten)
+            except (OSError, ValueError):  # closed, or made anew, meanwhile
+                return {}
+            return {str(seconds): sum(counts[:seconds]) for seconds in AHEAD_S}
+
+        return count
 
     @property
     def skipped(self) -> int:
@@ -238,6 +261,7 @@ class TimerService:
         # What was taken after the last progress may be in the wheel or not: it is taken again, and found there once.
         self._take_first = self._files.queue_offset
         self._files.queue_offset = min(self._files.queue_offset, safe.queue_offset)
+        self._cleared_ms, self._gate = 0, None
         self._plan(0)
 
     def pause(self) -> None:
@@ -310,10 +334,13 @@ class TimerService:
         if self._files.queue_offset < self._take_first:
             return 0 if has_more else RETRY_MS
         due, now_ms = self._due, self.now_ms()
-        self._fire(now_ms)
+        is_clear = self._clear(now_ms)
+        self._fire(self._cleared_ms)
         due.load(MESSAGES_PER_TURN, now_ms + PRECISION_MS)
-        self._reached_ms = max(self._reached_ms, due.reached_ms(now_ms))
+        self._reached_ms = max(self._reached_ms, due.reached_ms(self._cleared_ms))
         due.forget_recalls(self._reached_ms)
+        if not is_clear:
+            return 0 if has_more else BUSY_MS
         if has_more or due.loaded_to <= slot_time(now_ms):
             return 0
         if due.is_loading or due.loaded_to <= slot_time(now_ms + PRECISION_MS):
@@ -321,6 +348,18 @@ class TimerService:
         next_ms = due.next_due_ms()
         look_ms = due.loaded_to - PRECISION_MS - now_ms  # when the next slot may be loaded
         return max(min(look_ms, LOOK_MS if next_ms is None else next_ms - now_ms), PAUSE_MS)
+
+    def _clear(self, now_ms: int) -> bool:
+        """Let messages be delivered up to a time, if everything is taken that was stored before it; whether that is
+        now."""
+        if self._gate is None:
+            self._gate = (now_ms, self._store.end_offset(WHEEL_TIMER_TOPIC, 0))
+        moment_ms, end = self._gate
+        end = min(end, self._store.end_offset(WHEEL_TIMER_TOPIC, 0))
+        # What there was a turn for, and is not taken, waits for room in the wheel.
+        if self._files.queue_offset >= end or self._stuck_before >= end:
+            self._cleared_ms, self._gate = max(self._cleared_ms, moment_ms), None
+        return self._cleared_ms >= now_ms
 
     # -- from the queue to the wheel -------------------------------------------------------------------------
 
@@ -372,6 +411,7 @@ class TimerService:
             self._copies.count(topic_hash(message), -1 if timing.recalls else 1)
             if self._is_leading:
                 self._due.arrived(timing, place, slot_time(now_ms), message)
+        self._stuck_before = 0 if count else end
         return count > 0 and offset + count < end
 
     def _put(self, message: TimerMessage, timing: times.Timing, now_ms: int) -> int:

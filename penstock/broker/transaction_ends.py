@@ -5,7 +5,9 @@ that names all of them. So there is no moment in which a message is committed an
 leaves both, or neither, unless it tears the write in between, and then the next master finds the message by its key
 before it asks anybody (`find_committed`). An end that comes again while the first is being written shares its
 outcome; one that comes later finds the transaction over and stores nothing. A committed message is stored in its real
-topic with everything that it asked for, a delay too. Answered when message and mark are as safe as any message.
+topic with everything that it asked for, a delay too. Answered when message and mark are as safe as any message. How a
+transaction ended is remembered until it can be read: a publication under way, or a set that has not confirmed it,
+keeps the index from telling, and whoever asks meanwhile must not hear the opposite.
 
 Owned by the event loop, except `find_committed`, which reads the index and runs in a thread.
 """
@@ -14,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import half_messages as halves
+from penstock.broker.flow_control import BusyError
 from penstock.broker.half_messages import HALF_QUEUE, Half, is_same, read_half
 from penstock.broker.message_ids import UniqueIds
 from penstock.broker.open_transactions import OpenTransactions
@@ -37,6 +41,9 @@ _LOG = logging.getLogger("penstock.broker")
 ENDS_PER_WRITE = 256
 BYTES_PER_WRITE = 4 << 20
 _FOUND_MAX = 32
+# Ends that are remembered while they cannot be read, and when to ask again for one that is not.
+UNSEEN_MAX = 100_000
+UNSEEN_RETRY_MS = 200
 # More than a record takes besides body and properties.
 RECORD_BYTES_MAX = 512
 _TRANSACTION_BITS = int(SystemFlag.TRANSACTION_MASK)
@@ -79,12 +86,20 @@ class TransactionEnds:
         self._size = 0
         # Ended by a write that stored the message and then failed: their mark goes with the next.
         self._unmarked: list[int] = []
+        # Ends that nobody can read yet: by half message whether it was committed, and up to where the log has to be
+        # seen, the oldest first.
+        self._unseen: dict[int, bool] = {}
+        self._unseen_order: deque[tuple[int, int]] = deque()
+        self._unknown_below = 0
         self.committed = 0
         self.rolled_back = 0
 
     def forget(self) -> None:
         """This broker becomes master: what it still owed the log as an earlier one may have been cut off that."""
         self._unmarked = []
+        self._unseen.clear()
+        self._unseen_order.clear()
+        self._unknown_below = 0
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -144,7 +159,7 @@ class TransactionEnds:
         self._unmarked = []
         self._open.marked(mark.queue_offset, [*unmarked, *ending])
         for newest, end in ending.items():
-            self._over(newest, end)
+            self._over(newest, end, mark.physical_offset + mark.size)
 
     def mark(self, offsets: Sequence[int], *, is_put_back: bool = False) -> AppendRequest:
         """The mark of these half messages, ready to be stored."""
@@ -158,8 +173,13 @@ class TransactionEnds:
             is_put_back=is_put_back,
         )
 
-    def _over(self, newest: int, end: _End) -> None:
-        self._open.end(newest)
+    def _over(self, newest: int, end: _End, log_end: int) -> None:
+        origin = self._open.end(newest)
+        if self._store.dispatch.offset < log_end:
+            for offset in {newest, newest if origin is None else origin}:
+                self._unseen[offset] = end.copy is not None
+                self._unseen_order.append((log_end, offset))
+        self._look()
         if end.copy is None:
             self.rolled_back += 1
         else:
@@ -173,10 +193,29 @@ class TransactionEnds:
         for newest, end in ending.items():
             if end.copy is not None and end.copy.size > 0:
                 self._unmarked.append(newest)
-                self._over(newest, end)
+                self._over(newest, end, end.copy.physical_offset + end.copy.size)
         _tell(ending, error)
 
     # -- what is over already --------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Forget what can be read by now, and the oldest if there are too many."""
+        order, seen = self._unseen_order, self._store.dispatch.offset
+        while order and (order[0][0] <= seen or len(order) > UNSEEN_MAX):
+            log_end, offset = order.popleft()
+            self._unseen.pop(offset, None)
+            self._unknown_below = max(self._unknown_below, log_end)
+
+    def unseen(self, half: Half) -> bool | None:
+        """Whether a transaction was committed whose end cannot be read yet; None if the log can tell. Raises
+        BusyError if nobody can."""
+        self._look()
+        for offset in (half.offset, half.origin):
+            if offset in self._unseen:
+                return self._unseen[offset]
+        if self._store.dispatch.offset < self._unknown_below:
+            raise BusyError("it cannot be told yet how that transaction ended", UNSEEN_RETRY_MS)
+        return None
 
     def find_committed(self, half: Half) -> bool:
         """Whether the message of this transaction is in its topic. Reads the index and the log: in a thread."""

@@ -1,4 +1,5 @@
-"""`penstock message get | trace`: one message by its id, or those with a key; what happened to a message."""
+"""`penstock message get | trace | recall | waiting`: one message by its id, or those with a key; what happened to a
+message; messages that wait for their time, and taking one of them back."""
 
 from __future__ import annotations
 
@@ -85,6 +86,44 @@ def trace(message_id: str, trace_topic: str, cluster: Cluster, as_json: bool) ->
 
         show_trace(output(), found)
     return 0 if found else EXIT_NOT_FOUND
+
+
+@message.command()
+@click.argument("handle", metavar="HANDLE")
+@client_options
+def recall(handle: str, cluster: Cluster, as_json: bool) -> None:
+    """Take back a message that waits for its time, by the HANDLE that its send gave.
+
+    It never comes then. Refused if its time has come, or if there is no such broker.
+    """
+    with administering(cluster) as admin:
+        message_id = admin.recall_message(handle)
+    if as_json:
+        echo_json({"recalled": message_id})
+    else:
+        from penstock.cli.escaping import one_line
+
+        click.echo(one_line(f"message {message_id} is recalled"))
+
+
+@message.command()
+@click.option("--topic", metavar="T", default="", help="Only messages of this topic.")
+@client_options
+def waiting(topic: str, cluster: Cluster, as_json: bool) -> None:
+    """Show how many messages wait for their time, by broker and topic, and for how long.
+
+    Messages with a delay level wait elsewhere and are not counted.
+    """
+    with administering(cluster) as admin:
+        found = admin.timers_waiting()
+    from penstock.cli.message_waiting import show_waiting, waiting_json
+
+    if as_json:
+        echo_json(waiting_json(found, topic))
+    else:
+        from penstock.cli.console import output
+
+        show_waiting(output(), found, topic)
 
 
 def _by_id(admin: Admin, message_id: str, topic: str) -> list[ReceivedMessage]:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.admin_dead_letters import DeadLetters
-from penstock.client.admin_results import ClusterStatus, GroupDescription, TopicDescription
+from penstock.client.admin_results import ClusterStatus, GroupDescription, TimersWaiting, TopicDescription
 from penstock.client.async_admin import READ_WRITE, AdminSettings, AsyncAdmin
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER
@@ -236,6 +236,14 @@ class Admin:
     ) -> list[TraceRecord]:
         """The life of a message, as far as its clients write traces; by its producer's id."""
         return self._run(self._async.trace_message(msg_id, trace_topic=trace_topic, limit=limit))
+
+    def recall_message(self, handle: str) -> str:
+        """Take back a message that waits for its time; its id. `handle` is what its send gave (`recall_handle`)."""
+        return self._run(self._async.recall_message(handle))
+
+    def timers_waiting(self) -> list[TimersWaiting]:
+        """How many messages wait for their time: by broker, topic, and how long from now."""
+        return self._run(self._async.timers_waiting())
 
     @property
     def dead_letters(self) -> DeadLetters:

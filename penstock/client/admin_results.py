@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.protocol.bodies.queues import MessageQueue
@@ -113,3 +114,17 @@ class ClusterStatus:
     def is_healthy(self) -> bool:
         """Whether every name server and every broker answers."""
         return all(self.name_servers.values()) and not any(broker.error for broker in self.brokers)
+
+
+@dataclass(frozen=True, slots=True)
+class TimersWaiting:
+    """Messages of one broker that wait for their time: how many of each topic, and how many records there are for the
+    next so many seconds (recalls, and what only passes by on a longer way, are among them)."""
+
+    broker: str
+    topics: Mapping[str, int]
+    ahead: Mapping[int, int]
+
+    @property
+    def count(self) -> int:
+        return sum(self.topics.values())

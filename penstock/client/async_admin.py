@@ -25,8 +25,10 @@ from penstock.client.admin_results import (
     ClusterStatus,
     GroupDescription,
     QueueStatus,
+    TimersWaiting,
     TopicDescription,
 )
+from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
@@ -342,6 +344,14 @@ class AsyncAdmin:
     ) -> list[TraceRecord]:
         """The life of a message, as far as its clients write traces; by its producer's id."""
         return await MessageAdmin(self._calls).trace(msg_id, trace_topic, limit)
+
+    async def recall_message(self, handle: str) -> str:
+        """Take back a message that waits for its time; its id. `handle` is what its send gave (`recall_handle`)."""
+        return (await TimerAdmin(self._calls).recall(handle)).msg_id
+
+    async def timers_waiting(self) -> list[TimersWaiting]:
+        """How many messages wait for their time: by broker, topic, and how long from now."""
+        return await TimerAdmin(self._calls).waiting()
 
     @property
     def dead_letters(self) -> AsyncDeadLetters:

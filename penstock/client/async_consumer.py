@@ -27,7 +27,7 @@ from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
-from penstock.client.popped_lots import check_polls, check_pops, popped
+from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
@@ -393,7 +393,8 @@ class AsyncConsumer:
         self.use(POP)
         handout = self.core.handout
         assert isinstance(handout, LoopHandout)
-        return popped(await handout.wait(max_messages, timeout_s), handout, max_messages)
+        lot = await handout.wait(lot_size(max_messages, self.options), timeout_s)
+        return popped(lot, handout, max_messages, self.options)
 
     def mark_committed(self) -> None:
         """What was polled so far is done; it is stored within seconds."""

@@ -143,6 +143,7 @@ class AsyncProducer:
                 if self.options.trace:
                     self._delivery.tracing = self._make_tracing(instance)
                 self._calls = TransactionCalls(instance, self.options, self._listener)
+                self._calls.tracing = self._delivery.tracing
                 instance.add_transactions(self.options.group, self._calls)
                 instance.add_producer(self.options.group)
                 await self._be_known(self._delivery)
@@ -367,7 +368,9 @@ class AsyncProducer:
         again by a retry has a handle of its own.
         """
         delivery = self._delivery or await self._ready()
-        return await delivery.sender.recall(handle)
+        ask = delivery.sender.recall
+        recalled = delivery.tracing.recall(handle, ask) if delivery.tracing is not None else ask(handle)
+        return (await recalled).msg_id
 
     def transaction(
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]

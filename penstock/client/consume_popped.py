@@ -127,12 +127,16 @@ class PopConsumption(Consumption):
     async def _rest(self, message: ReceivedMessage, level: int) -> None:
         await self._change(message, retry_delay_ms(level, message.tries))
 
-    async def _change(self, message: ReceivedMessage, invisible_ms: int) -> None:
+    async def _change(self, message: ReceivedMessage, invisible_ms: int) -> bool | None:
+        """Whether it is still ours; None if that is not known."""
         try:
-            if not await self._calls.change(message, invisible_ms, self._clock.monotonic_ms()):
-                logger.info("%r is not ours any more", message)
+            is_ours = await self._calls.change(message, invisible_ms, self._clock.monotonic_ms())
         except PenstockError as error:
             logger.info("the time of %r stays as it is: %s", message, error)
+            return None
+        if not is_ours:
+            logger.info("%r is not ours any more", message)
+        return is_ours
 
     # -- in hand ---------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from penstock.client.async_consumer import (
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
-from penstock.client.popped_lots import check_polls, check_pops, popped
+from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
@@ -261,7 +261,8 @@ class Consumer:
         it is acknowledged (`ack`), or rests and comes again (`retry`); until then it stays this consumer's."""
         check_pops(self.options)
         self._use(POP)
-        return popped(self._handout.wait(max_messages, timeout_s), self._handout, max_messages)
+        lot = self._handout.wait(lot_size(max_messages, self.options), timeout_s)
+        return popped(lot, self._handout, max_messages, self.options)
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""

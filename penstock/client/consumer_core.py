@@ -22,6 +22,7 @@ from penstock.client.consume_concurrently import ConcurrentConsumption
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.consume_orderly import OrderlyConsumption
 from penstock.client.consume_popped import PopConsumption
+from penstock.client.consume_popped_orderly import OrderlyPopConsumption
 from penstock.client.consumption import Consumption
 from penstock.client.coordinated import Coordinated
 from penstock.client.handout import Handout
@@ -127,7 +128,8 @@ class ConsumerCore:
         options = self.options
         if options.is_coordinated:
             return Claims(self.instance, options.group, self.calls, orderly=options.orderly)
-        return self.calls if options.orderly and not options.is_broadcasting else None
+        needs_none = options.is_broadcasting or options.is_pop
+        return self.calls if options.orderly and not needs_none else None
 
     @property
     def _lock_interval_ms(self) -> int:
@@ -148,6 +150,15 @@ class ConsumerCore:
         retries = None
         if not options.is_broadcasting:
             retries = Retries(self.instance, self.calls, options.group, options.back_retries_max)
+        if options.is_pop and options.orderly and retries is not None:
+            ordered = OrderlyPopConsumption(
+                *(self.handout, self.offsets, self.meters, retries, PopCalls(self.instance, options.group)),
+                invisible_ms=options.invisible_ms,
+                retries_max=options.retries_max,
+                rest_ms=options.rest_ms,
+            )
+            ordered.on_lost = lambda owner: self.rebalancing.event(Stuck(owner.queue))
+            return ordered
         if options.is_pop and retries is not None:
             return PopConsumption(
                 self.handout,

@@ -377,7 +377,6 @@ class ConsumerOptions:
         if not self.is_pop:
             return
         for name, is_so in (
-            ("orderly", self.orderly),
             ("model='broadcasting'", self.is_broadcasting),
             ("balance='coordinator'", self.is_coordinated),
             ("a time as start_from", not isinstance(self.start_from, str)),

@@ -6,7 +6,11 @@
 
 Rules: while too many messages of the broker are here nothing is asked for: what waits here is invisible to others,
 and nearer to coming again. Messages of several queues come together, so there is no order and no offset to keep: the
-broker knows what it gave to whom. One task for each topic and broker, in the consumer's event loop."""
+broker knows what it gave to whom. One task for each topic and broker, in the consumer's event loop.
+
+In order it is one task for each queue, which asks for the next lot when the last one is done with. An attempt whose
+answer was lost is made again under the same name: the broker gives the same lot, and does not wait for its time to be
+over."""
 
 from __future__ import annotations
 
@@ -34,6 +38,8 @@ class PopQueue(ProcessQueue):
     """What was popped of a topic at one broker and is not done with. Offsets of several queues are in it, so none of
     them says anything about the others."""
 
+    _due_ms: int | None = None
+
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int = 0) -> list[ReceivedMessage]:
         if self.is_dropped or not messages:
             return []
@@ -44,11 +50,24 @@ class PopQueue(ProcessQueue):
         self._runs.append(run)
         self._count += len(messages)
         self.bytes += run.bytes
+        if self._orderly and messages[-1].popped is not None:
+            self._due_ms = messages[-1].popped.due_ms
         return list(messages)
 
     @property
     def is_full(self) -> bool:
+        """In order, as long as anything of the last lot is here."""
+        if self._orderly:
+            return self._count > 0
         return self._count >= self._limits.messages or self.bytes >= self._limits.bytes
+
+    @property
+    def due_ms(self) -> int | None:
+        """In order: until when the lot that is here is ours, by the monotonic clock. Read in any thread."""
+        return self._due_ms
+
+    def held_until(self, due_ms: int) -> None:
+        self._due_ms = due_ms
 
     def here(self) -> list[ReceivedMessage]:
         """All that is not done with."""
@@ -64,6 +83,7 @@ class PopLoop:
         self._queue = owner.queue
         self._clock = context.instance.runtime.clock
         self._complaint = ("", 0)
+        self._attempt = ""
 
     async def run(self) -> None:
         """Ends when the queue is retired; cancelled otherwise."""
@@ -80,6 +100,8 @@ class PopLoop:
     async def _pop(self) -> None:
         context, options, queue = self._context, self._context.options, self._queue
         subscription = context.subscription(queue.topic)
+        if options.orderly and not self._attempt:
+            self._attempt = context.instance.runtime.entropy.bytes(16).hex()
         command = pop_request(
             options.group,
             queue,
@@ -89,10 +111,12 @@ class PopLoop:
             wait_ms=options.suspend_ms,
             now_ms=self._clock.now_ms(),
             from_first=options.start_from == "first",
+            attempt=self._attempt,
         )
         connection = await context.instance.remoting.connection(self._address())
         asked_ms = self._clock.monotonic_ms()
         answer = await connection.call(command, max(options.pull_timeout_ms, options.suspend_ms + 5_000))
+        self._attempt = ""
         self._owner.pulled_ms = self._clock.monotonic_ms()
         self._owner.pulled_wall_ms = self._clock.now_ms()
         if answer.code == ResponseCode.SUCCESS:

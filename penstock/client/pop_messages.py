@@ -33,6 +33,7 @@ from penstock.protocol.pop_handles import (
     PopHandle,
     Source,
     parse_message_offset_info,
+    parse_order_count_info,
     parse_start_offset_info,
     real_topic,
 )
@@ -75,7 +76,9 @@ def pop_request(
     wait_ms: int,
     now_ms: int,
     from_first: bool,
+    attempt: str = "",
 ) -> Command:
+    """`attempt`: what this one is called, if it pops in order."""
     header = PopMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -87,7 +90,8 @@ def pop_request(
         init_mode=FROM_FIRST if from_first else FROM_LAST,
         exp_type=subscription.expression_type if subscription is not None else "TAG",
         exp=subscription.sub_string if subscription is not None else "*",
-        order=False,
+        order=bool(attempt),
+        attempt_id=attempt or None,
     )
     return Command(RequestCode.POP_MESSAGE, header.encode())
 
@@ -100,11 +104,14 @@ def read_pop(
     header = PopMessageResponseHeader.decode(answer.fields)
     starts = parse_start_offset_info(header.start_offset_info or "")
     offsets = parse_message_offset_info(header.msg_offset_info or "")
+    tries = parse_order_count_info(header.order_count_info or "")
     messages = decode_records(answer.body, queue, body_bytes_max)
     for message in messages:
         message.queue = MessageQueue(queue.topic, queue.broker_name, message.stored.queue_id)
         handle = _handle(message, header, starts, offsets)
         message.popped = Popped(handle, asked_ms, asked_ms + handle.invisible_time)
+        # In order a message stays where it is: only the answer knows how often it was popped before.
+        message.tries += tries.get((message.queue.queue_id, message.queue_offset), 0)
     return messages
 
 
@@ -220,7 +227,8 @@ class PopCalls:
             handle.queue_id,
             handle.offset,
         )
-        popped.due_ms = now_ms + changed.invisible_time
+        # In order the broker answers with the time since the pop.
+        popped.due_ms = now_ms + min(changed.invisible_time, invisible_ms)
         return True
 
 

@@ -8,7 +8,7 @@ from penstock.client.received import ReceivedMessage
 from penstock.errors import ClientError
 
 
-def popped(lot: Lot | None, handout: Handout, most: int) -> list[ReceivedMessage]:
+def popped(lot: Lot | None, handout: Handout, most: int, options: ConsumerOptions) -> list[ReceivedMessage]:
     """The messages of a lot, and of those behind it: each waits for its acknowledgement."""
     messages: list[ReceivedMessage] = []
     while lot is not None:
@@ -16,8 +16,13 @@ def popped(lot: Lot | None, handout: Handout, most: int) -> list[ReceivedMessage
             message.owner = lot.owner
         messages += lot.messages
         left = most - len(messages)
-        lot = handout.take(left) if left > 0 else None
+        lot = handout.take(lot_size(left, options)) if left > 0 else None
     return messages
+
+
+def lot_size(most: int, options: ConsumerOptions) -> int:
+    """How many messages of a queue may be given out: in order a queue waits for each single one."""
+    return 1 if options.orderly else most
 
 
 def check_pops(options: ConsumerOptions) -> None:

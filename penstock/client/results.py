@@ -30,6 +30,13 @@ _STATUS = {
 }
 
 
+class Recalled(NamedTuple):
+    """A message that was taken back before its time."""
+
+    msg_id: str
+    region: str = ""
+
+
 class SendResult(NamedTuple):
     """A stored message. `msg_id` was made by the client and stays the same through retries; `offset_msg_id` is
     where it lies. `durability` is what the broker says was reached, or empty if it does not say. `recall_handle`

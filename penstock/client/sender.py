@@ -20,7 +20,7 @@ from penstock.client.instance import ClientInstance
 from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import Outgoing
 from penstock.client.queue_selection import RoundRobin, select_by_key
-from penstock.client.results import BatchResult, SendResult, is_stored, read_result
+from penstock.client.results import BatchResult, Recalled, SendResult, is_stored, read_result
 from penstock.client.routes import TopicRoute
 from penstock.client.send_attempts import NextQueue, SendAttempts, Verdict
 from penstock.errors import (
@@ -297,9 +297,8 @@ class Sender:
             raise ConnectError(f"broker {queue.broker_name!r} has no master now")
         await self._instance.remoting.send(address, self._command(parcel, queue))
 
-    async def recall(self, handle: str) -> str:
-        """Take a message back that waits for its time; its id. Asked again while there is no master: twice is
-        once."""
+    async def recall(self, handle: str) -> Recalled:
+        """Take a message back that waits for its time. Asked again while there is no master: twice is once."""
         found = RecallHandle.decode(handle)
         header = RecallMessageRequestHeader(
             producer_group=self._options.group,
@@ -319,13 +318,15 @@ class Sender:
             is_first = False
             await asyncio.sleep(_ABSENT_MAX_MS / 1000)
 
-    async def _recall(self, found: RecallHandle, header: RecallMessageRequestHeader, *, refresh: bool) -> str:
+    async def _recall(
+        self, found: RecallHandle, header: RecallMessageRequestHeader, *, refresh: bool
+    ) -> Recalled:
         address = (await self.route(found.topic, refresh=refresh)).master(found.broker_name)
         if address is None:
             raise ConnectError(f"broker {found.broker_name!r} has no master now", "try again in a moment")
         command = Command(RequestCode.RECALL_MESSAGE, header.encode())
         answer = check(await self._instance.remoting.call(address, command, self._options.send_timeout_ms))
-        return answer.fields.get("msgId", "")
+        return Recalled(answer.fields.get("msgId", ""), answer.fields.get("MSG_REGION", ""))
 
     # -- tasks -----------------------------------------------------------------------------------------------
 

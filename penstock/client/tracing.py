@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from penstock.client.batching import Parcel
 from penstock.client.handout import Report
 from penstock.client.instance import ClientInstance
 from penstock.client.received import ReceivedMessage
-from penstock.client.results import SendResult
+from penstock.client.results import Recalled, SendResult
 from penstock.client.trace_records import (
     ConsumeCode,
     MessageKind,
@@ -29,8 +29,9 @@ from penstock.client.trace_records import (
     TraceRecord,
     encode,
 )
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ResponseError
 from penstock.message import Message, PropertyName, decode_properties
+from penstock.protocol.recall import RecallHandle
 
 logger = logging.getLogger(__name__)
 WAITING_MAX = 4_096
@@ -42,7 +43,22 @@ BODY_CHARS_MAX = 128_000
 KEYS_CHARS_MAX = 8_000
 RECORDS_MAX = 100
 REGION = "MSG_REGION"
+# What RocketMQ's clients write where a broker has not said.
+DEFAULT_REGION = "DefaultRegion"
 TRACE_ON = "TRACE_ON"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """What a trace says of the message whose transaction ends. `from_check`: the broker had to ask."""
+
+    msg_id: str
+    topic: str
+    tag: str = ""
+    keys: str = ""
+    region: str = ""
+    transaction_id: str = ""
+    from_check: bool = False
 
 
 class TraceSender(Protocol):
@@ -99,7 +115,9 @@ class Tracing:
                 continue
             properties = decode_properties(item.properties)
             kind = MessageKind.NORMAL
-            if properties.get(PropertyName.DELAY, "0") != "0":
+            if item.is_half:
+                kind = MessageKind.HALF
+            elif properties.get(PropertyName.DELAY, "0") != "0":
                 kind = MessageKind.DELAYED
             elif item.queue_key:
                 kind = MessageKind.ORDERED
@@ -124,6 +142,47 @@ class Tracing:
                     client_host=self._instance.client_id.partition("@")[0],
                 )
             )
+
+    def transaction_ended(self, end: TransactionEnd, broker_name: str, state: str) -> None:
+        """A program has decided how a transaction ends; it is being told to the broker."""
+        self.note(
+            TraceRecord(
+                TraceKind.END_TRANSACTION,
+                end.msg_id,
+                self._clock.now_ms(),
+                region=end.region or DEFAULT_REGION,
+                group=self._group,
+                topic=end.topic,
+                tag=end.tag,
+                keys=end.keys,
+                store_host=self._instance.broker_address(broker_name) or "",
+                message_kind=MessageKind.COMMITTED,
+                transaction_id=end.transaction_id,
+                state=state,
+                from_check=end.from_check,
+            )
+        )
+
+    async def recall(self, handle: str, ask: Callable[[str], Awaitable[Recalled]]) -> Recalled:
+        """Have a message recalled, and note how that ended."""
+        found = RecallHandle.decode(handle)
+        region = is_success = None
+        try:
+            recalled = await ask(handle)
+            region, is_success = recalled.region, True
+            return recalled
+        except ResponseError:
+            is_success = False
+            raise
+        finally:
+            if is_success is not None:  # else no broker has answered, and nobody knows
+                self.note(
+                    TraceRecord(
+                        *(TraceKind.RECALL, found.unique, self._clock.now_ms(), region or DEFAULT_REGION),
+                        *(self._group, found.topic),
+                        is_success=is_success,
+                    )
+                )
 
     def begun(self, message: ReceivedMessage) -> None:
         """A message was given to somebody. From any thread."""

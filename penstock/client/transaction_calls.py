@@ -22,8 +22,9 @@ from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import Outgoing
 from penstock.client.received import ReceivedMessage
 from penstock.client.results import SendResult
+from penstock.client.tracing import REGION, TRACE_ON, Tracing, TransactionEnd
 from penstock.errors import PenstockError, SendFailedError, SendUnknownError
-from penstock.message import TransactionKind, parse_message_id
+from penstock.message import PropertyName, TransactionKind, decode_properties, parse_message_id
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
@@ -58,6 +59,14 @@ class TransactionState(IntEnum):
     UNKNOWN = int(TransactionKind.NONE)
 
 
+# What traces call them: the names of RocketMQ's states.
+TRACE_STATES = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+
+
 class TransactionListener(Protocol):
     """Knows how transactions of a producer group ended, by looking at what they were about."""
 
@@ -78,6 +87,9 @@ class TransactionCalls:
         # What is decided or being decided here, by message id; None is not yet.
         self._decisions: dict[str, TransactionState | None] = {}
         self._questions: set[asyncio.Task[None]] = set()
+        # Set if the producer is traced; then what a trace says of each message is kept until its end.
+        self.tracing: Tracing | None = None
+        self._traced: dict[str, TransactionEnd] = {}
 
     # -- ours ------------------------------------------------------------------------------------------------
 
@@ -95,6 +107,8 @@ class TransactionCalls:
             )  # it may be stored, and then it is asked about
             self._trim()
             raise
+        if self.tracing is not None and result.trace_on:
+            self._traced[item.msg_id] = _traced(item, result)
         if not result.is_ok:
             await self._give_up(result)
         return result
@@ -116,6 +130,9 @@ class TransactionCalls:
         has ended otherwise."""
         self._decisions[result.msg_id] = state
         self._trim()
+        traced = self._traced.pop(result.msg_id, None)
+        if traced is not None and self.tracing is not None:
+            self.tracing.transaction_ended(traced, result.queue.broker_name, TRACE_STATES[state])
         if state is TransactionState.UNKNOWN:
             del self._decisions[result.msg_id]  # the listener's to say, from now on
             return
@@ -171,7 +188,9 @@ class TransactionCalls:
 
     def _trim(self) -> None:
         while len(self._decisions) > DECISIONS_MAX:
-            del self._decisions[next(iter(self._decisions))]
+            oldest = next(iter(self._decisions))
+            del self._decisions[oldest]
+            self._traced.pop(oldest, None)
 
     # -- questions -------------------------------------------------------------------------------------------
 
@@ -232,6 +251,17 @@ class TransactionCalls:
             transaction_id=header.transaction_id,
             broker_name=header.broker_name,
         )
+        if self.tracing is not None and message.properties.get(TRACE_ON) != "false":
+            asked = TransactionEnd(
+                message.msg_id,
+                message.topic,
+                message.tag,
+                message.properties.get(PropertyName.KEYS, ""),
+                message.properties.get(REGION, ""),
+                header.transaction_id or "",
+                from_check=True,
+            )
+            self.tracing.transaction_ended(asked, header.broker_name or "", TRACE_STATES[state])
         connection.send(Command(RequestCode.END_TRANSACTION, answer.encode()))
 
     async def close(self) -> None:
@@ -239,3 +269,15 @@ class TransactionCalls:
         for task in list(self._questions):
             task.cancel()
         await asyncio.gather(*self._questions, return_exceptions=True)
+
+
+def _traced(item: Outgoing, result: SendResult) -> TransactionEnd:
+    properties = decode_properties(item.properties)
+    return TransactionEnd(
+        item.msg_id,
+        item.topic,
+        properties.get(PropertyName.TAGS, ""),
+        properties.get(PropertyName.KEYS, ""),
+        result.region_id,
+        result.transaction_id,
+    )

@@ -29,6 +29,7 @@ from penstock.errors import CodecError, DiskFullError, StoreError
 from penstock.metadata.fastjson import JsonObject, JsonValue, dump_pretty, loads
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.runtime import Disk
+from penstock.runtime.disk import make_lasting_dirs
 
 T = TypeVar("T")
 # Larger files are neither read nor written: what could not be read again must not replace what can.
@@ -124,7 +125,7 @@ class ConfigFile:
         if self._main_is_good is None:
             self._main_is_good = self._try_read(self.path, JsonFields)[0] is not None
         try:
-            self._disk.make_dirs(self.path.parent)
+            make_lasting_dirs(self._disk, self.path.parent)
             self._write_temporary(data)
             if self._main_is_good:
                 self._disk.rename(self.path, self.backup_path)

@@ -2,6 +2,8 @@
 
     startOffsetInfo   <r> <queue> <start offset>;...          one item for each queue that gave messages
     msgOffsetInfo     <r> <queue> <offset>,<offset>;...       the same items, with the offset of each message
+    orderCountInfo    <r> qo<queue>%<offset> <count>;...      in order: how often each message was popped before, and
+                      <r> <queue> <count>                     the least of that in the queue
     handle            <start> <pop time> <invisible time> <revive queue> <r> <broker> <queue> <offset>
 
 `<r>` says where a message was: 0 in its topic, 1 in the retry topic %RETRY%<group>_<topic>, 2 in
@@ -108,6 +110,33 @@ def message_offset_info(offsets: Mapping[Source, Sequence[int]]) -> str:
     return ";".join(
         f"{kind} {queue} {','.join(map(str, numbers))}" for (kind, queue), numbers in offsets.items()
     )
+
+
+def order_count_info(tries: Mapping[int, Mapping[int, int]]) -> str:
+    """Of messages by queue and offset; in order there are none of retry topics."""
+    items = []
+    for queue, counts in tries.items():
+        items += [f"{NORMAL} qo{queue}%{offset} {count}" for offset, count in counts.items()]
+        items.append(f"{NORMAL} {queue} {min(counts.values(), default=0)}")
+    return ";".join(items)
+
+
+def parse_order_count_info(text: str) -> dict[tuple[int, int], int]:
+    """Counts by queue and offset. Raises CodecError for what is none."""
+    if len(text) > INFO_SIZE_MAX:
+        raise CodecError("the counts of a pop are too many")
+    counts = {}
+    for item in filter(None, text.split(";")):
+        parts = item.split(" ")
+        if len(parts) != 3:
+            raise CodecError(f"{item[:80]!r} does not say how often a message was popped")
+        name, count = parts[1], _info_number(parts[2])
+        if name.startswith("qo"):
+            queue, _, offset = name[2:].partition("%")
+            counts[_info_number(queue), _info_number(offset)] = count
+        else:
+            _info_number(name)
+    return counts
 
 
 def parse_start_offset_info(text: str) -> dict[Source, int]:

@@ -280,6 +280,16 @@ class SystemDisk:
         return SystemFileLock(path, content)
 
 
+def make_lasting_dirs(disk: Disk, path: Path) -> None:
+    """Make a directory with those above it. A power loss must not take it away again with all that is synced in it:
+    each name is on disk when the directory it stands in is."""
+    missing = [folder for folder in (path, *path.parents) if not disk.exists(folder)]
+    if missing:
+        disk.make_dirs(path)
+        for folder in reversed(missing):
+            disk.sync_dir(folder.parent)
+
+
 def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
     """Replace a small file so that a crash leaves the old content or the new, never a mixture."""
     temporary = path.with_name(path.name + ".tmp")
@@ -299,7 +309,7 @@ def write_in_sector(disk: Disk, path: Path, data: bytes, size: int) -> None:
     written whole or not at all, which saves the second file and the rename."""
     created = not disk.exists(path)
     if created:
-        disk.make_dirs(path.parent)
+        make_lasting_dirs(disk, path.parent)
     file = disk.open(path, create=True)
     try:
         if file.size() != size:

@@ -5,12 +5,14 @@
 
 A unit is 1000 ms, RocketMQ's precision. A slot that names another time than the wanted one is empty. Changes are in
 memory until `write`, which the owner calls after the timer log was synced: so a slot on disk never points at a record
-that is not. The file is sparse and is made with the first change. Owned by one thread, except `write`.
+that is not. The file is sparse and is made with the first change. Owned by one thread, except `write` and
+`count_ahead`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +92,32 @@ class TimerWheel:
         if units % SLOTS != number or last < first or first < NOWHERE:
             raise TimerFilesDamagedError(f"slot {number} of {self._path.name} is damaged")
         return None if last == NOWHERE else Slot(units * PRECISION_MS, first, last, count)
+
+    def unwritten(self) -> dict[int, Slot]:
+        """What the file has not got yet, by slot number; for `count_ahead`."""
+        return {**self._writing, **self._changed}
+
+    def count_ahead(self, from_ms: int, seconds: int, unwritten: Mapping[int, Slot]) -> list[int]:
+        """Records in each of the next so many seconds. In any thread: reads the file alone, and is told the rest.
+        Slots that cannot be read count as empty, this is for people to look at."""
+        start, counts = from_ms // PRECISION_MS, [0] * seconds
+        file = self._file
+        at = 0
+        while at < seconds:
+            number = (start + at) % SLOTS
+            count = min(seconds - at, SLOTS - number)
+            data = b"" if file is None else file.pread(count * SLOT_SIZE, number * SLOT_SIZE)
+            for place, (units, _, last, records, _) in enumerate(
+                _SLOT.iter_unpack(data[: count * SLOT_SIZE])
+            ):
+                if units == start + at + place and last != NOWHERE:
+                    counts[at + place] = max(records, 0)
+            at += count
+        for slot in unwritten.values():
+            place = slot.time_ms // PRECISION_MS - start
+            if 0 <= place < seconds:
+                counts[place] = slot.count
+        return counts
 
     def put(self, slot: Slot) -> None:
         self._changed[slot.time_ms // PRECISION_MS % SLOTS] = slot

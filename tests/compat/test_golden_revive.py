@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.broker.pop_records import CheckKey, CheckPoint, QueueKey, ack_record, check_point_record
+from penstock.broker.pop_records import (
+    CheckKey,
+    CheckPoint,
+    OrderedNotes,
+    QueueKey,
+    ack_record,
+    check_point_record,
+    ordered_ack_record,
+    ordered_record,
+)
 from tests.compat.test_golden_bytes import BORN, GOLDEN
 
 CHECK = CheckPoint(CheckKey(QueueKey("orders", "workers", 1), 100, BORN), 60_000, 0, (100, 101, 103))
@@ -16,3 +25,14 @@ def test_records_of_a_pop() -> None:
     assert ack_record(CHECK, [101], "broker-a")[0] == GOLDEN["revive-ack"].strip()
     assert ack_record(CHECK, [100, 103], "broker-a")[0] == GOLDEN["revive-back"].strip()
     assert b"TAGS\x01bAck\x02" in ack_record(CHECK, [100, 103], "broker-a")[1]
+
+
+def test_records_of_a_pop_in_order() -> None:
+    notes = OrderedNotes((60_000, 60_000, 75_000), (1, 1, 1), "try-7", (104,))
+    body, properties = ordered_record(CHECK, notes, "broker-a")
+    assert body == GOLDEN["revive-ock"].strip()
+    # A tag that RocketMQ passes over: it must not give these messages back out of order.
+    assert properties.startswith(b"TAGS\x01ock\x02")
+    body, properties = ordered_ack_record(CHECK, [100], "broker-a")
+    assert body == GOLDEN["revive-oack"].strip()
+    assert properties.startswith(b"TAGS\x01oack\x02")

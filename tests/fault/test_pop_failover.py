@@ -87,3 +87,36 @@ def test_what_was_popped_and_acknowledged_outlives_the_master(tmp_path: Path) ->
             assert consumer.pop(timeout_s=max(over - time.monotonic(), 0.5)) == []
         answer = raw(found.master().address, Command(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
         assert json.loads(answer.body)["messageRequestModeMap"][TOPIC][GROUP]["mode"] == "POP"
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I3")
+@pytest.mark.timeout(120)
+def test_the_next_master_holds_queues_that_are_popped_in_order(tmp_path: Path) -> None:
+    """Who has a lot goes on with it; nobody else gets the queue, and what comes next is in order."""
+    with broker_set(tmp_path) as found:
+        prepare(found)
+        settings = {"delivery": "pop", "orderly": True, "start_from": "first", "pull_retry_ms": 200}
+        with penstock.Consumer(found.names.address, GROUP, invisible_ms=30_000, **settings) as consumer:  # type: ignore[arg-type]
+            consumer.subscribe(TOPIC)
+            seen: dict[int, list[int]] = {}
+
+            def work(until: int) -> None:
+                deadline = time.monotonic() + 40
+                while sum(map(len, seen.values())) < until:
+                    assert time.monotonic() < deadline, seen
+                    for message in consumer.pop(timeout_s=1.0):
+                        seen.setdefault(message.queue.queue_id, []).append(int(message.body))
+                        consumer.ack(message)
+
+            work(8)
+            before = {queue: len(numbers) for queue, numbers in seen.items()}
+            time.sleep(0.5)
+            epoch = found.wait(3).master_epoch
+            found.master().kill()
+            assert found.wait(2, epoch=epoch + 1).master_epoch > epoch
+            work(COUNT)
+        # Every queue in the order in which it was sent to, and nothing of what was acknowledged before again.
+        for queue, numbers in seen.items():
+            assert numbers == sorted(set(numbers)), (queue, before)
+        assert sorted(number for numbers in seen.values() for number in numbers) == list(range(COUNT))

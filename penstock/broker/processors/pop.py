@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.broker.filtering import Filters
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.groups import Groups
 from penstock.broker.options import BrokerOptions
+from penstock.broker.partition_leases import PartitionLeases
+from penstock.broker.pop_order import ORDERED_QUEUE
 from penstock.broker.pop_polling import LATER, Later, PopPolling, Waiting
-from penstock.broker.pop_reading import FROM_FIRST, FROM_LAST, PEEK, Found, PopReader
+from penstock.broker.pop_reading import ALL, FROM_FIRST, FROM_LAST, PEEK, Found, Match, PopReader
 from penstock.broker.pop_service import PopService
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
@@ -21,6 +24,7 @@ from penstock.broker.writing import Written
 from penstock.errors import PenstockError, RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pop import (
@@ -32,7 +36,7 @@ from penstock.protocol.headers.pop import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from penstock.protocol.pop_handles import message_offset_info, start_offset_info
+from penstock.protocol.pop_handles import message_offset_info, order_count_info, start_offset_info
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 
@@ -40,6 +44,7 @@ MESSAGES_MAX = 32
 # A request that is so much later than it wanted to wait is not worth looking at.
 _LATE_MS = 500
 REMARK_MAX = 1_000
+ATTEMPT_SIZE_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Pop:
     command: Command
     header: PopMessageRequestHeader
     topic: TopicConfig
-    codes: frozenset[int] | None
+    match: Match
     started_ms: int
 
 
@@ -61,6 +66,8 @@ class PopProcessor:
         options: BrokerOptions,
         topics: Topics,
         groups: Groups,
+        leases: PartitionLeases,
+        filters: Filters,
         service: PopService,
         reader: PopReader,
         polling: PopPolling,
@@ -70,6 +77,8 @@ class PopProcessor:
         self.options = options
         self._topics = topics
         self._groups = groups
+        self._leases = leases
+        self._filters = filters
         self._service = service
         self._reader = reader
         self.polling = polling
@@ -79,6 +88,7 @@ class PopProcessor:
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
         self.options = options
+        self._filters.reconfigure(options)
         self._reader.reconfigure(options)
         self.polling.reconfigure(options)
 
@@ -121,28 +131,33 @@ class PopProcessor:
         header = PopMessageRequestHeader.decode(command.fields)
         _check_count(header.max_msg_nums)
         check_invisible_time(self.options, header.invisible_time)
-        if header.order:
+        if len(header.attempt_id or "") > ATTEMPT_SIZE_MAX:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
-                "this broker does not pop in order",
-                "consume in order by pulling",
+                f"an attempt with a name of {len(header.attempt_id or '')} characters",
+                f"use at most {ATTEMPT_SIZE_MAX}",
             )
         config = self._check(header.consumer_group, header.topic, header.queue_id)
         self._service.check_room()
-        return Pop(command, header, config, self._codes(header), self._clock.monotonic_ms())
+        return Pop(command, header, config, self._match(header), self._clock.monotonic_ms())
 
-    def _codes(self, header: PopMessageRequestHeader) -> frozenset[int] | None:
+    def _check_leases(self, command: Command, header: PopMessageRequestHeader, config: TopicConfig) -> None:
+        """Refuse what another of the group holds a lease of: also a pop of all queues, of which some are leased, as
+        who balances in two ways would otherwise never hear of it."""
+        queues = range(config.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
+        holder = command.fields.get(HOLDER_FIELD)
+        for queue_id in queues:
+            self._leases.check(header.consumer_group, config.name, queue_id, holder)
+
+    def _match(self, header: PopMessageRequestHeader) -> Match:
         expression = header.exp or "*"
         if len(expression) > self.options.expression_size_max:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
         subscription = SubscriptionData.parse(header.topic, expression, header.exp_type or None)
-        if not subscription.is_tag_type:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker does not filter by {subscription.expression_type[:40]}",
-                "subscribe with tags",
-            )
-        return None if subscription.is_all else subscription.code_set
+        wanted = self._filters.of_pull(header.consumer_group, subscription, is_inline=True)
+        is_by_tag = subscription.is_tag_type and not subscription.is_all
+        attempt = header.attempt_id or "" if header.order else ""
+        return Match(subscription.code_set if is_by_tag else None, wanted, attempt)
 
     # -- pop -------------------------------------------------------------------------------------------------
 
@@ -171,27 +186,54 @@ class PopProcessor:
         """The answer, that it comes later, or that there is none yet."""
         self._service.check_ready()  # also one that was held: another may be master by now
         header = pop.header
-        sources = self._reader.sources(header.consumer_group, pop.topic, header.queue_id)
+        self._check_leases(pop.command, header, pop.topic)
+        in_order = bool(header.order)
+        group, queue_id = header.consumer_group, header.queue_id
+        sources = self._reader.sources(group, pop.topic, queue_id, in_order=in_order)
         init_mode = FROM_FIRST if header.init_mode == FROM_FIRST else FROM_LAST
-        found = self._reader.find(sources, header.max_msg_nums, pop.codes, init_mode)
+        found = self._reader.find(sources, header.max_msg_nums, pop.match, init_mode)
         if not found.runs:
             self._statistics.missed()
+            if found.is_cut:
+                # The next one goes on from here: whoever waits for the rest need not wait for a new message.
+                return pop.command.answer(ResponseCode.POLLING_TIMEOUT, "nothing matches so far; ask again")
             if is_final:
                 return pop.command.answer(ResponseCode.POLLING_TIMEOUT, "nothing to pop")
             return None
 
-        def done(written: Written, popped_ms: int, revive_queue: int) -> None:
+        def done(written: Written, popped_ms: int, revive_queue: int, order_info: str | None = None) -> None:
             if written.error is not None:
                 error = written.error
                 answer = pop.command.answer(written.code, str(error)[:REMARK_MAX], refusal_fields(error))
             else:
-                answer = self._answer(pop, found, popped_ms, revive_queue)
+                answer = self._answer(pop, found, popped_ms, revive_queue, order_info)
             connection.answer(pop.command, answer)
 
-        self._service.hand_out(found.runs, header.invisible_time, done)
+        if in_order:
+            tries = self._tries(found, pop.match.attempt)
+            self._service.ordered.hand_out(
+                found.runs,
+                header.invisible_time,
+                pop.match.attempt,
+                lambda written, popped_ms: done(written, popped_ms, ORDERED_QUEUE, order_count_info(tries)),
+            )
+        else:
+            self._service.hand_out(found.runs, header.invisible_time, done)
         return LATER
 
-    def _answer(self, pop: Pop, found: Found, popped_ms: int, revive_queue: int) -> Command:
+    def _tries(self, found: Found, attempt: str) -> dict[int, dict[int, int]]:
+        """By queue and offset: how often messages were popped before."""
+        lots = self._service.ordered.lots
+        return {
+            run.queue.queue_id: dict(
+                zip(run.offsets, lots.tries(run.queue, run.offsets, attempt), strict=True)
+            )
+            for run in found.runs
+        }
+
+    def _answer(
+        self, pop: Pop, found: Found, popped_ms: int, revive_queue: int, order_info: str | None
+    ) -> Command:
         header = pop.header
         took_ms = self._clock.monotonic_ms() - pop.started_ms
         for run in found.runs:
@@ -205,7 +247,7 @@ class PopProcessor:
             )
         body = self._reader.body(found.runs, pop.topic.name, popped_ms, header.invisible_time, revive_queue)
         return pop.command.answer(
-            fields=_fields(found, popped_ms, header.invisible_time, revive_queue), body=body
+            fields=_fields(found, popped_ms, header.invisible_time, revive_queue, order_info), body=body
         )
 
     # -- waiting ---------------------------------------------------------------------------------------------
@@ -241,7 +283,7 @@ class PopProcessor:
         _check_count(header.max_msg_nums)
         config = self._check(header.consumer_group, header.topic, header.queue_id)
         sources = self._reader.sources(header.consumer_group, config, header.queue_id)
-        found = self._reader.find(sources, header.max_msg_nums, None, PEEK)
+        found = self._reader.find(sources, header.max_msg_nums, ALL, PEEK)
         if not found.runs:
             return command.answer(ResponseCode.PULL_NOT_FOUND, "nothing to pop")
         now_ms = self._clock.now_ms()
@@ -255,8 +297,13 @@ class PopProcessor:
         wait_ms = self._wait_ms(header.born_time, header.poll_time) or 0
 
         def answer(held_by: Connection, is_final: bool) -> Command | None:
-            sources = self._reader.sources(header.consumer_group, config, header.queue_id)
-            has_message = any(self._reader.waiting(source) for source in sources)
+            group, queue_id, in_order = header.consumer_group, header.queue_id, bool(header.order)
+            attempt = header.attempt_id or "" if in_order else ""
+            sources = self._reader.sources(group, config, queue_id, in_order=in_order)
+            has_message = any(
+                self._reader.waiting(source) and not self._service.ordered.is_held(source.queue, attempt)
+                for source in sources
+            )
             if not has_message and not is_final:
                 return None
             return command.answer(fields=NotificationResponseHeader(has_msg=has_message).encode())
@@ -294,7 +341,9 @@ def _check_count(count: int) -> None:
         )
 
 
-def _fields(found: Found, popped_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
+def _fields(
+    found: Found, popped_ms: int, invisible_ms: int, revive_queue: int, order_info: str | None = None
+) -> dict[str, str]:
     header = PopMessageResponseHeader(
         pop_time=popped_ms,
         invisible_time=invisible_ms,
@@ -306,5 +355,6 @@ def _fields(found: Found, popped_ms: int, invisible_ms: int, revive_queue: int) 
         msg_offset_info=message_offset_info(
             {(run.kind, run.queue.queue_id): run.offsets for run in found.runs}
         ),
+        order_count_info=order_info,
     )
     return header.encode()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.options import BrokerOptions
+from penstock.broker.pop_order import ORDERED_QUEUE
 from penstock.broker.pop_records import CheckKey, CheckPoint, QueueKey
 from penstock.broker.pop_service import PopService
 from penstock.broker.processors.pop import REMARK_MAX, check_invisible_time
@@ -29,6 +30,8 @@ from penstock.protocol.headers.pop import (
 )
 from penstock.protocol.pop_handles import PopHandle, real_topic
 from penstock.remoting import Connection, ProcessorTable
+
+Ack = tuple[CheckKey, list[int]]
 
 
 class PopAckProcessor:
@@ -51,24 +54,27 @@ class PopAckProcessor:
     def handle_ack(self, connection: Connection, command: Command) -> Command | None:
         header = AckMessageRequestHeader.decode(command.fields)
         self._service.check_ready()
-        key = self._key(header)
-        return self._acknowledge(connection, command, [(key, [header.offset])])
+        key, in_order = self._key(header)
+        ack = (key, [header.offset])
+        return self._acknowledge(connection, command, [] if in_order else [ack], [ack] if in_order else [])
 
     def handle_batch_ack(self, connection: Connection, command: Command) -> Command | None:
         request = read_body(command, BatchAckMessageRequestBody.decode)
         self._service.check_ready()
-        acks = []
+        acks: list[Ack] = []
+        ordered: list[Ack] = []
         for ack in request.acks:
             topic = real_topic(ack.group, ack.topic, ack.kind)
             key = CheckKey(QueueKey(topic, ack.group, ack.queue_id), ack.start_offset, ack.pop_time)
-            acks.append((key, [ack.start_offset + place for place in ack.places]))
-        return self._acknowledge(connection, command, acks)
+            kept = ordered if ack.revive_queue == ORDERED_QUEUE else acks
+            kept.append((key, [ack.start_offset + place for place in ack.places]))
+        return self._acknowledge(connection, command, acks, ordered)
 
     def _acknowledge(
-        self, connection: Connection, command: Command, acks: list[tuple[CheckKey, list[int]]]
+        self, connection: Connection, command: Command, acks: list[Ack], ordered: list[Ack]
     ) -> Command | None:
         try:
-            count = self._service.ack(acks, _answering(connection, command))
+            count = self._service.ack(acks, _answering(connection, command), ordered)
         except PenstockError as error:
             return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
         return _nobody_waits(command) if not count else None
@@ -77,7 +83,7 @@ class PopAckProcessor:
         header = ChangeInvisibleTimeRequestHeader.decode(command.fields)
         check_invisible_time(self.options, header.invisible_time)
         self._service.check_ready()
-        key = self._key(header)
+        key, in_order = self._key(header)
 
         def done(written: Written, check: CheckPoint) -> None:
             answered = ChangeInvisibleTimeResponseHeader(
@@ -87,14 +93,27 @@ class PopAckProcessor:
             )
             _answering(connection, command, answered.encode())(written)
 
+        def done_in_order(written: Written, span_ms: int) -> None:
+            """It stays the same pop, with a time that counts from it."""
+            answered = ChangeInvisibleTimeResponseHeader(
+                pop_time=key.pop_time, invisible_time=span_ms, revive_qid=ORDERED_QUEUE
+            )
+            _answering(connection, command, answered.encode())(written)
+
+        offset, invisible_ms = header.offset, header.invisible_time
         try:
-            is_known = self._service.change(key, header.offset, header.invisible_time, done)
+            if in_order:
+                is_known = self._service.ordered.change(key, offset, invisible_ms, done_in_order)
+            else:
+                is_known = self._service.change(key, offset, invisible_ms, done)
         except PenstockError as error:
             return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
         return None if is_known else _nobody_waits(command)
 
-    def _key(self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader) -> CheckKey:
-        """What a handle names, if it fits the rest of the request."""
+    def _key(
+        self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+    ) -> tuple[CheckKey, bool]:
+        """What a handle names, if it fits the rest of the request; and whether that was popped in order."""
         config = self._topics.get(header.topic)
         if config is None:
             raise RequestError(
@@ -116,7 +135,8 @@ class PopAckProcessor:
                 "send the handle of the message that is meant",
             )
         queue = QueueKey(config.name, header.consumer_group, header.queue_id)
-        return CheckKey(queue, handle.start_offset, handle.pop_time)
+        key = CheckKey(queue, handle.start_offset, handle.pop_time)
+        return key, handle.revive_queue == ORDERED_QUEUE
 
 
 def _answering(

@@ -7,6 +7,8 @@ other message was there nobody knows yet when it is answered. Owned by the event
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker import timer_times as times
@@ -48,6 +50,7 @@ class TimersProcessor:
         self._topics = topics
         self._timers = timers
         self._unique_ids = unique_ids
+        self._ahead: asyncio.Future[dict[str, int]] | None = None
 
     def register(self, table: ProcessorTable) -> None:
         table.register(RequestCode.RECALL_MESSAGE, self.handle_recall)
@@ -137,8 +140,13 @@ class TimersProcessor:
     def handle_checkpoint(self, connection: Connection, command: Command) -> Command:
         return command.answer(body=self._timers.checkpoint().wire())
 
-    def handle_metrics(self, connection: Connection, command: Command) -> Command:
-        """As RocketMQ's `timermetrics`; the timer log knows topics by their hash only."""
+    async def handle_metrics(self, connection: Connection, command: Command) -> Command:
+        """As RocketMQ's `timermetrics`; the timer log knows topics by their hash only. `timingAhead`, ours, is how
+        many records the wheel has for the next minute, hour and day. It takes a thread some milliseconds, so those
+        who ask at once share an answer."""
+        if self._ahead is None or self._ahead.done():
+            self._ahead = asyncio.ensure_future(asyncio.to_thread(self._timers.ahead()))
+        ahead = await asyncio.shield(self._ahead)
         counts, now_ms = self._timers.counts, self._timers.now_ms()
         found: JsonObject = {}
         if counts:
@@ -146,7 +154,11 @@ class TimersProcessor:
                 count = counts.get(java_string_hash(name))
                 if count:
                     found[name] = {"count": count, "timeStamp": now_ms}
-        body: JsonObject = {"dataVersion": DataVersion(0, 0, now_ms).to_json(), "timingCount": found}
+        body: JsonObject = {
+            "dataVersion": DataVersion(0, 0, now_ms).to_json(),
+            "timingCount": found,
+            "timingAhead": {**ahead},
+        }
         return command.answer(body=dump_compact(body))
 
 

@@ -102,6 +102,9 @@ class TransactionsProcessor:
         is_commit = header.commit_or_rollback == TransactionKind.COMMIT
         newest = self._open.newest(half)
         if newest is None:
+            was_committed = self._ends.unseen(half)
+            if was_committed is not None:
+                return _ended_before(command, was_committed, is_commit)
             return self._over(command, half, is_commit)
 
         def ended(outcome: Written | PenstockError) -> None:
@@ -164,12 +167,7 @@ class TransactionsProcessor:
         """It is over: say whether it ended as this request wants it. Nothing is stored."""
         loop = asyncio.get_running_loop()
         is_committed = await loop.run_in_executor(None, self._ends.find_committed, half)
-        if is_committed == is_commit:
-            return command.answer(remark="it had ended so before")
-        was = "committed" if is_committed else "rolled back, or parked after too many checks"
-        return command.answer(
-            ResponseCode.SYSTEM_ERROR, f"the transaction was {was} before; nothing is changed"
-        )
+        return _ended_before(command, is_committed, is_commit)
 
     # -- 323 -------------------------------------------------------------------------------------------------
 
@@ -205,6 +203,13 @@ class TransactionsProcessor:
                 f"take the id of a message of {CHECK_MAX_TOPIC}",
             )
         return record
+
+
+def _ended_before(command: Command, was_committed: bool, is_commit: bool) -> Command:
+    if was_committed == is_commit:
+        return command.answer(remark="it had ended so before")
+    was = "committed" if was_committed else "rolled back, or parked after too many checks"
+    return command.answer(ResponseCode.SYSTEM_ERROR, f"the transaction was {was} before; nothing is changed")
 
 
 def _answer(command: Command, outcome: Written | PenstockError) -> Command:

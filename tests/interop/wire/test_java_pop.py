@@ -63,6 +63,26 @@ def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) 
 
 
 @pytest.mark.feature("pop", "rocketmq-5.3")
+@pytest.mark.feature("sql-filters", "rocketmq-5.3")
+def test_pop_consumers_choose_by_an_sql_expression(peer: Peer, set_mode: Callable[..., None]) -> None:
+    topic, group = peer.create_topic(queues=2), peer.fresh("group")
+    set_mode(topic, group)
+    consumer = peer.push(topic, group=group, pop=INVISIBLE_MS, sql="price > 3 and shop = 'north'")
+    shops = ("north", "south")
+    sent = [
+        {"body": f"m{i}", "properties": {"price": str(i), "shop": shop}} for i in range(8) for shop in shops
+    ]
+    peer.send(topic, sent)
+    wanted = [f"m{i}" for i in range(4, 8)]
+    assert bodies(peer.received(consumer, len(wanted))) == wanted
+    # What did not match is passed over for good, and what matched is acknowledged.
+    time.sleep(INVISIBLE_MS / 1000 + 2)
+    assert bodies(peer.received(consumer, 0)) == wanted
+    peer.send(topic, sent)
+    assert bodies(peer.received(consumer, 2 * len(wanted))) == sorted(2 * wanted)
+
+
+@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_messages_of_a_killed_consumer_come_to_another(
     peer: Peer, drivers: Drivers, set_mode: Callable[..., None]
 ) -> None:

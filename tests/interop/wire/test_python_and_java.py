@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.client.received import ReceivedMessage
+from penstock.client.trace_records import TraceRecord
 from tests.interop.wire.conftest import Drivers
 from tests.interop.wire.mqadmin import MqAdmin
 from tests.interop.wire.peer import Peer, Server, eventually
@@ -151,3 +152,52 @@ def test_traces_of_python_are_read_by_mqadmin(server: Server, java: Peer, tmp_pa
         eventually(is_shown, "mqadmin shows both", timeout_s=30)
     assert re.search(rf"Pub +{producers} .*success", printed), printed
     assert re.search(r"Sub +.*success", printed), printed
+
+
+def test_traces_of_javas_transactions_are_read(server: Server, java: Peer) -> None:
+    topic, name = java.create_topic(queues=1), _fresh("transactions")
+    command = {"name": name, "group": f"group-of-{name}", "nameserver": server.nameserver, "trace": True}
+    java.driver.do("transaction_producer", **command)
+    messages = [
+        {"body": kind, "keys": "k1", "properties": {"local": kind}} for kind in ("commit", "rollback")
+    ]
+    sent = java.driver.do("transaction", name=name, topic=topic, messages=messages)["results"]
+    with penstock.Admin(server.nameserver) as admin:
+        for result, state in zip(sent, ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"), strict=True):
+            found: list[TraceRecord] = []
+
+            def ends(msg_id: str = result["msgId"], found: list[TraceRecord] = found) -> bool:
+                found[:] = [each for each in admin.trace_message(msg_id) if each.kind == "EndTransaction"]
+                return len(found) == 1
+
+            eventually(ends, "the end is traced", timeout_s=60)
+            assert (found[0].state, found[0].topic, found[0].keys) == (state, topic, "k1")
+            assert (found[0].message_kind, found[0].from_check) == (2, False)
+            assert found[0].group == f"group-of-{name}"
+
+
+def test_mqadmin_reads_bodies_with_traces_of_transactions_and_recalls(
+    server: Server, java: Peer, tmp_path: Path
+) -> None:
+    """It shows sends and deliveries, and has to understand every record of a body to get there."""
+    topic, producers = java.create_topic(queues=1), _fresh("py-producers")
+    with penstock.Producer(server.nameserver, group=producers, trace=True) as producer:
+        with producer.transaction(topic, b"hello", tag="t", keys="k1") as transaction:
+            pass
+        waiting = producer.send(topic, b"later", delay=60)
+        try:
+            producer.recall(waiting.recall_handle)
+        except penstock.PenstockError as error:  # RocketMQ has it off
+            print(f"recall: {error}")
+    with MqAdmin(server, tmp_path) as admin:
+        for msg_id in (transaction.msg_id, waiting.msg_id):
+            printed = ""
+
+            def is_shown(msg_id: str = msg_id) -> bool:
+                nonlocal printed
+                printed = admin.run("queryMsgTraceById", "-i", msg_id).output
+                return producers in printed
+
+            eventually(is_shown, "mqadmin shows the send", timeout_s=30)
+            assert re.search(rf"Pub +{producers} .*success", printed), printed
+            assert "Exception" not in printed, printed

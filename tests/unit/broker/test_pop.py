@@ -434,8 +434,8 @@ def test_what_a_pop_must_not_ask_for(tmp_path: Path) -> None:
                 ({"invisible_ms": 43_200_001}, 29),
                 ({"invisible_ms": 2**63 - 1}, 29),
                 ({"invisible_ms": -1}, 29),
-                ({"order": "true"}, 29),
-                ({"expType": "SQL92", "exp": "a > 1"}, 1),
+                ({"expType": "SQL92", "exp": "a >"}, 23),
+                ({"order": "true", "attemptId": "a" * 129}, 29),
             ):
                 assert (await refused(bench, **more))[0] == code, more
             # A request that comes later than it wanted to wait.

@@ -296,3 +296,37 @@ def test_a_transaction_ends_although_its_half_message_cannot_be_seen_yet(tmp_pat
             assert [message.properties["UNIQ_KEY"] for message in stored(bench)] == ["U1"]
 
     run(scenario)
+
+
+@pytest.mark.invariant("I1")
+def test_an_end_that_cannot_be_read_yet_is_told_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publication holds the log back: the index does not have the committed message, but it is committed."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            store, client = bench.broker.store, bench.client
+            kept, dropped, third = [await prepare(client, unique) for unique in ("U1", "U2", "U3")]
+            store.hold()
+            assert (await end(client, kept, COMMIT)).code == 0
+            assert (await end(client, dropped, ROLLBACK)).code == 0
+            for _ in range(2):  # while it cannot be read, and then
+                assert stored(bench) == [] or store.dispatch.offset == store.log.max_offset
+                assert (await end(client, kept, COMMIT)).code == 0
+                assert (await end(client, dropped, ROLLBACK)).code == 0
+                for half, kind, was in ((kept, ROLLBACK, "committed"), (dropped, COMMIT, "rolled back")):
+                    answer = await end(client, half, kind)
+                    assert answer.code == ResponseCode.SYSTEM_ERROR
+                    assert f"was {was}" in (answer.remark or "")
+                store.release()
+            assert [message.properties["UNIQ_KEY"] for message in stored(bench)] == ["U1"]
+            # What there is no room to remember is asked for again, not guessed.
+            monkeypatch.setattr("penstock.broker.transaction_ends.UNSEEN_MAX", 0)
+            store.hold()
+            assert (await end(client, third, COMMIT)).code == 0
+            assert (await end(client, third, COMMIT)).code == ResponseCode.SYSTEM_BUSY
+            store.release()
+            assert (await end(client, third, COMMIT)).code == 0
+
+    run(scenario)

@@ -170,6 +170,22 @@ def test_tags_are_filtered() -> None:
             assert consumer.pop(timeout_s=0.3) == []
 
 
+def test_sql_conditions_are_the_brokers_work() -> None:
+    with broker() as address:
+        with Producer(address) as producer:
+            for number in range(6):
+                producer.send(Message("T", b"%d" % number, {"price": str(number)}))
+        with Consumer(address, group="g", delivery="pop", start_from="first") as consumer:
+            consumer.subscribe("T", sql="price between 2 and 3")
+            found: list[ReceivedMessage] = []
+            while len(found) < 2:
+                found += consumer.pop(timeout_s=10)
+            assert sorted(message.body for message in found) == [b"2", b"3"]
+            for message in found:
+                consumer.ack(message)
+            assert consumer.pop(timeout_s=0.3) == []
+
+
 def test_acknowledgements_are_repeated() -> None:
     """A broker that is not ready takes them later."""
 
@@ -205,7 +221,6 @@ def test_acknowledgements_are_repeated() -> None:
 
 def test_what_a_popping_consumer_has_not() -> None:
     for settings in (
-        {"orderly": True},
         {"model": "broadcasting"},
         {"balance": "coordinator", "coordinators": "127.0.0.1:1"},
         {"start_from": 5},

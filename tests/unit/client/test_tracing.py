@@ -1,6 +1,7 @@
 """Traces: the bytes that RocketMQ's clients write, what is written about real messages, and what is dropped."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ from penstock.client.trace_records import (
     encode,
 )
 from penstock.client.tracing import KEYS_CHARS_MAX, RECORDS_MAX, keys_of, parts_of
+from penstock.errors import ResponseError
+from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK, Seen, until
 
@@ -216,3 +219,68 @@ def test_traces_that_cannot_be_written_are_counted_and_nothing_else(address: str
         until(lambda: producer.trace_counts is not None and producer.trace_counts.failed == 1)
     with pytest.raises(penstock.OptionError):
         penstock.Producer(address, trace=True, trace_topic="no topic")
+
+
+class Committing:
+    """A transaction listener that knows that everything was done."""
+
+    def check(self, message: ReceivedMessage) -> penstock.TransactionState:
+        return penstock.TransactionState.COMMIT
+
+
+def test_ends_of_transactions_are_traced(address: str) -> None:
+    with penstock.Producer(address, group="pg", trace=True) as producer:
+        with producer.transaction("T", b"1", tag="t", keys="k1") as kept:
+            pass
+        with pytest.raises(KeyError), producer.transaction("T", b"2") as dropped:
+            raise KeyError
+        with producer.transaction("T", b"3") as left:
+            left.unknown()
+    with Admin(address) as admin:
+        for transaction, state in (
+            (kept, "COMMIT_MESSAGE"),
+            (dropped, "ROLLBACK_MESSAGE"),
+            (left, "UNKNOW"),
+        ):
+            pub, ended = admin.trace_message(transaction.msg_id)
+            assert (pub.kind, pub.message_kind) == (TraceKind.PUB, MessageKind.HALF)
+            assert (ended.kind, ended.state, ended.from_check) == (TraceKind.END_TRANSACTION, state, False)
+            assert (ended.group, ended.topic, ended.region) == ("pg", "T", "DefaultRegion")
+            assert ended.message_kind == MessageKind.COMMITTED
+            assert ended.transaction_id == transaction.result.transaction_id
+            assert ended.store_host == pub.store_host
+        ended = admin.trace_message(kept.msg_id)[1]
+        assert (ended.tag, ended.keys) == ("t", "k1")
+
+
+def test_an_end_that_a_broker_asked_for_is_traced_as_such() -> None:
+    with (
+        broker(transaction_check_interval_ms=100, transaction_timeout_ms=50, store=QUICK) as address,
+        penstock.Producer(address, "pg", trace=True, transaction_listener=Committing()) as producer,
+        Admin(address) as admin,
+    ):
+        with producer.transaction("T", b"1", keys="k1") as transaction:
+            transaction.unknown()
+
+        def ends() -> list[TraceRecord]:
+            found = admin.trace_message(transaction.msg_id)
+            return [record for record in found if record.kind is TraceKind.END_TRANSACTION]
+
+        until(lambda: len(ends()) >= 2)
+        asked = next(record for record in ends() if record.from_check)
+        assert (asked.state, asked.topic, asked.keys) == ("COMMIT_MESSAGE", "T", "k1")
+        assert asked.store_host.startswith("127.0.0.1:")
+
+
+def test_recalls_are_traced(address: str) -> None:
+    with penstock.Producer(address, group="pg", trace=True) as producer:
+        soon = time.time() + 60
+        sent = producer.send("T", b"1", deliver_at=soon)
+        assert producer.recall(sent.recall_handle) == sent.msg_id
+        over = RecallHandle.decode(sent.recall_handle)._replace(time_ms=1).encode()
+        with pytest.raises(ResponseError):
+            producer.recall(over)
+    with Admin(address) as admin:
+        records = admin.trace_message(sent.msg_id)
+    assert told(records) == [("Pub", "pg", True), ("Recall", "pg", True), ("Recall", "pg", False)]
+    assert {(record.topic, record.region) for record in records} == {("T", "DefaultRegion")}

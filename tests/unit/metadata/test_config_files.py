@@ -288,6 +288,16 @@ def test_a_save_on_a_full_disk_works_again_when_space_returns(tmp_path: Path) ->
     assert read(file.path) == NEW
 
 
+@pytest.mark.fault("F6")
+def test_a_file_outlives_a_power_loss_with_the_directories_made_for_it(tmp_path: Path) -> None:
+    """Their names stand in directories, too."""
+    disk = FaultyDisk(tmp_path, lose_directory_entries=True)
+    file = ConfigFile(disk, tmp_path / "data" / "config" / "f.json")
+    file.save(NEW)
+    disk.crash()
+    assert read(file.path) == NEW
+
+
 # Versions.
 
 

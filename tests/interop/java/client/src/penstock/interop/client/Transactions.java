@@ -24,7 +24,7 @@ final class Transactions {
         private final String answer;
 
         Running(JSONObject command) {
-            producer = new TransactionMQProducer(command.getString("group"));
+            producer = new TransactionMQProducer(null, command.getString("group"), null, command.getBooleanValue("trace"), null);
             answer = command.getString("answer");
             producer.setTransactionListener(this);
         }
@@ -52,7 +52,7 @@ final class Transactions {
         }
     }
 
-    /** {name, group, nameserver, answer?: what every question is answered with}. */
+    /** {name, group, nameserver, answer?: what every question is answered with, trace?}. */
     JSONObject create(JSONObject command) throws Exception {
         Running created = new Running(command);
         Named.configure(created.producer, command);

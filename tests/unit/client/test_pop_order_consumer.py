@@ -1,0 +1,192 @@
+"""Consumers that pop in order, at a real broker: each queue in its order whatever fails, dies or takes long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Consumer, Producer
+from penstock.client.received import ReceivedMessage, Retry
+from penstock.message import Message
+from penstock.protocol.bodies import MessageQueue
+from penstock.testing import broker
+
+QUEUES = 4
+
+
+def send(address: str, count: int) -> None:
+    """To every queue the numbers from 0 on."""
+    with Producer(address) as producer:
+        for number in range(count):
+            for queue in range(QUEUES):
+                target = MessageQueue("T", "test-broker", queue)
+                producer.send(Message("T", b"%d" % number), queue=target)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Seen:
+    """Every message that a listener was given, by queue, in the order of the listeners' beginnings and ends."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_queue: dict[int, list[int]] = defaultdict(list)
+        self.working: set[int] = set()
+
+    def begin(self, message: ReceivedMessage) -> int:
+        queue, number = message.queue.queue_id, int(message.body)
+        with self.lock:
+            assert queue not in self.working, "two messages of a queue at once"
+            self.working.add(queue)
+        return number
+
+    def end(self, message: ReceivedMessage) -> None:
+        with self.lock:
+            self.by_queue[message.queue.queue_id].append(int(message.body))
+            self.working.discard(message.queue.queue_id)
+
+    @property
+    def count(self) -> int:
+        with self.lock:
+            return sum(map(len, self.by_queue.values()))
+
+
+def consumer(
+    address: str, listener: Callable[[ReceivedMessage], object] | None = None, **more: object
+) -> Consumer:
+    settings: dict[str, object] = {"start_from": "first", "invisible_ms": 5_000, "pop_batch": 3, **more}
+    found = Consumer(address, group="g", delivery="pop", orderly=True, listener=listener, **settings)  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.invariant("I3")
+def test_several_consumers_keep_the_order_of_each_queue() -> None:
+    """Whoever pops a queue next goes on exactly where the last one ended: one swap would be seen."""
+    with broker() as address:
+        send(address, 20)
+        seen = Seen()
+        workers: set[int] = set()
+
+        def work(message: ReceivedMessage) -> None:
+            seen.begin(message)
+            time.sleep(0.002)
+            workers.add(threading.get_ident())
+            seen.end(message)
+
+        consumers = [consumer(address, work) for _ in range(3)]
+        for one in consumers:
+            one.subscribe("T")
+            one.start()
+        wait_for(lambda: seen.count >= 20 * QUEUES)
+        for one in consumers:
+            one.close()
+        assert dict(seen.by_queue) == {queue: list(range(20)) for queue in range(QUEUES)}
+        assert len(workers) > 1
+
+
+@pytest.mark.invariant("I3")
+def test_a_message_that_fails_comes_again_before_those_behind_it() -> None:
+    with broker() as address:
+        send(address, 5)
+        seen = Seen()
+        tries: list[int] = []
+
+        def work(message: ReceivedMessage) -> object:
+            number = seen.begin(message)
+            is_hard = number == 2 and message.queue.queue_id == 1
+            if is_hard:
+                tries.append(message.tries)
+            try:
+                return Retry() if is_hard and message.tries < 2 else None
+            finally:
+                seen.end(message)
+
+        with consumer(address, work, rest_ms=20) as one:
+            one.subscribe("T")
+            wait_for(lambda: seen.count >= 5 * QUEUES + 2)
+        assert seen.by_queue[1] == [0, 1, 2, 2, 2, 3, 4]
+        assert seen.by_queue[0] == [0, 1, 2, 3, 4]
+        assert tries == [0, 1, 2]
+
+
+def test_after_the_last_try_it_is_a_dead_letter_and_the_queue_goes_on() -> None:
+    with broker() as address:
+        send(address, 4)
+        seen = Seen()
+
+        def work(message: ReceivedMessage) -> object:
+            number = seen.begin(message)
+            try:
+                return Retry(reason="never") if number == 1 else None
+            finally:
+                seen.end(message)
+
+        with consumer(address, work, rest_ms=10, retries_max=1) as one:
+            one.subscribe("T")
+            wait_for(lambda: seen.count >= 5 * QUEUES)
+        assert seen.by_queue[0] == [0, 1, 1, 2, 3]
+        with Consumer(address, group="undertaker", start_from="first") as dead:
+            dead.subscribe("%DLQ%g")
+            found: list[ReceivedMessage] = []
+            wait_for(lambda: len(found.__iadd__(dead.poll(timeout_s=0.1))) >= QUEUES)
+        assert {message.body for message in found} == {b"1"}
+
+
+@pytest.mark.fault("F1")
+def test_what_a_dead_consumer_had_comes_to_another_in_order() -> None:
+    with broker() as address:
+        send(address, 4)
+        doomed = consumer(address, invisible_ms=2_000)
+        doomed.start()
+        doomed.subscribe("T")
+        had: list[ReceivedMessage] = []
+        wait_for(lambda: len(had.__iadd__(doomed.pop(timeout_s=0.2))) >= QUEUES)
+        # By hand a queue gives one message, and the next when that is acknowledged.
+        assert sorted(int(message.body) for message in had) == [0] * QUEUES
+        doomed.ack(next(message for message in had if message.queue.queue_id == 3))
+        more: list[ReceivedMessage] = []
+        wait_for(lambda: bool(more.__iadd__(doomed.pop(timeout_s=0.2))))
+        assert [(message.queue.queue_id, message.body) for message in more] == [(3, b"1")]
+        doomed.close(timeout_s=0)
+        seen = Seen()
+
+        def work(message: ReceivedMessage) -> None:
+            seen.begin(message)
+            seen.end(message)
+
+        with consumer(address, work) as one:
+            one.subscribe("T")
+            wait_for(lambda: seen.count >= 4 * QUEUES - 1)
+        assert seen.by_queue[0] == [0, 1, 2, 3]
+        assert seen.by_queue[3] == [1, 2, 3]
+
+
+@pytest.mark.invariant("I3")
+def test_a_lot_stays_ours_while_it_is_worked_on() -> None:
+    """Longer than the invisible time: the consumer asks for more, and nobody else gets the queue."""
+    with broker() as address:
+        send(address, 2)
+        seen = Seen()
+
+        def work(message: ReceivedMessage) -> None:
+            seen.begin(message)
+            time.sleep(1.7 if message.queue.queue_id == 0 else 0)
+            seen.end(message)
+
+        slow, other = (consumer(address, work, invisible_ms=2_000) for _ in range(2))
+        for one in (slow, other):
+            one.subscribe("T")
+            one.start()
+        wait_for(lambda: seen.count >= 2 * QUEUES)
+        for one in (slow, other):
+            one.close()
+        assert dict(seen.by_queue) == {queue: [0, 1] for queue in range(QUEUES)}
