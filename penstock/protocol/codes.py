@@ -149,6 +149,8 @@ class RequestCode(IntEnum):
     CLAIM_PARTITION = 9026
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
+    # Who reads a topic, in which mode (coordinator).
+    SUBSCRIPTIONS = 9045
     # POP: numbers that a binary header has no room for; whoever speaks them writes JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
