@@ -199,6 +199,9 @@ class ProducerOptions:
     template_topic: str = "TBW102"
     # Queues asked for when such a topic is created (defaultTopicQueueNums).
     topic_queues: int = 4
+    # Whether a message with keys goes to the queue of its first one, unless queue or queue_key say otherwise. There
+    # `Admin.read_by_key` finds it.
+    partition_by_key: bool = False
     # Whether what happens to messages is written to the trace topic, for `penstock message trace` (enableMsgTrace).
     trace: bool = False
     # Where traces go (customizedTraceTopic).
