@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +25,6 @@ from penstock.testing import broker
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.unit.client.consuming import QUICK
 from tests.unit.coordinator.balanced import cluster, create_topic
-from tests.unit.coordinator.wire import until
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_all_values_of_a_key_however_many(address: str) -> None:
 
 
 def test_a_broker_that_does_not_know_keys_says_so() -> None:
-    with broker(store=QUICK, broker=replace(BROKER, property_filters=False)) as address:
+    with broker(store=QUICK, property_filters=False) as address:
         fill(address, rounds=1)
         with penstock.Admin(address) as admin:
             assert admin.read_by_key("T", "k1").latest is not None
@@ -167,14 +167,19 @@ def test_the_registry_says_which_broker_has_the_partition_of_a_key_and_is_asked_
                 return await ask(topic)
 
             routes._ask = counted  # type: ignore[method-assign]
+            partitions = [f"{BROKER.broker_name}-{number}" for number in range(5)]
+            async with asyncio.timeout(20):
+                while [*await found.leader.store.children("/live/topics/T")] != partitions:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             for number in range(20):
                 key = f"k{number}"
                 sent = await producer.send("T", key.encode(), keys=key)
                 queue = await reading.find("T", key)
                 assert sent.queue == queue
                 entry = f"/live/topics/T/{queue.broker_name}-{queue.queue_id}"
-                await until(lambda entry=entry: found.ensemble.get(entry) is not None)  # type: ignore[misc]
-                assert json.loads(found.ensemble.get(entry))["broker"] == queue.broker_name
+                registered = await found.leader.store.get(entry)
+                assert registered is not None
+                assert json.loads(registered.value)["broker"] == queue.broker_name
                 latest = (await admin.read_by_key("T", key)).latest
                 assert latest is not None
                 assert latest.body == key.encode()
@@ -184,15 +189,15 @@ def test_the_registry_says_which_broker_has_the_partition_of_a_key_and_is_asked_
 
 
 @pytest.mark.fault("F1")
-def test_a_value_is_found_again_when_its_broker_has_come_back(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_value_is_found_again_when_its_broker_has_come_back(tmp_path: Path) -> None:
     async def scenario() -> None:
-        node = EmbeddedBroker(tmp_path, store=QUICK)
+        node = EmbeddedBroker(tmp_path)
         await node.start()
         await create_topic(node, "T", 4)
         async with AsyncProducer(node.address, partition_by_key=True) as producer:
             await producer.send("T", b"kept", keys="k")
         await node.stop()
-        node = EmbeddedBroker(tmp_path, store=QUICK)
+        node = EmbeddedBroker(tmp_path)
         await node.start()
         try:
             async with penstock.AsyncAdmin(node.address) as admin:
@@ -210,7 +215,7 @@ def test_the_command_line(address: str) -> None:
 
     def run(*arguments: str, text: str = "") -> tuple[int, str]:
         result = CliRunner(env={"COLUMNS": "200"}).invoke(
-            root, [*arguments, "--name-server", address], input=text
+            root, [*arguments, "--nameserver", address], input=text
         )
         return result.exit_code, result.output
 
@@ -224,5 +229,13 @@ def test_the_command_line(address: str) -> None:
     code, text = run("message", "value", "T", "k1", "--all")
     assert (code, "0 of k1" in text, "2 of k1" in text) == (0, True, True)
     assert run("message", "value", "T", "nothing")[0] == 1
-    assert run("consume", "T", "--key", "k1", "--key", "k2")[1].count("of k") == 6
-    assert run("consume", "T", "--group", "g", "--key", "new", "--from", "first")[1].split() == ["one", "two"]
+
+    def consumed(*arguments: str) -> list[str]:
+        code, text = run("consume", "T", *arguments, "--json")
+        assert code == 0, text
+        return [json.loads(line)["body"] for line in text.splitlines()]
+
+    assert sorted(consumed("--key", "k1", "--key", "k2")) == [
+        f"{turn} of k{k}" for turn in range(3) for k in (1, 2)
+    ]
+    assert consumed("--group", "g", "--key", "new", "--from", "first") == ["one", "two"]
