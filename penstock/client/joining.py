@@ -1,6 +1,6 @@
 """Which group a consumer is in that names none and wants to read its topic point to point.
 
-    subscribe(topic)  ->  SUBSCRIPTIONS (9045): who reads the topic  ->  the group that does, or a new one
+    subscribe(topic)  ->  SUBSCRIPTIONS (9029): who reads the topic  ->  the group that does, or a new one
 
 Rules. The coordinator says which; the consumer joins it as any other, with a beat that names the group, so whoever
 may not be in it is refused. A new group is called as the subscription is: topic and mode. So consumers that come at

@@ -150,7 +150,7 @@ class RequestCode(IntEnum):
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
     # Who reads a topic, in which mode (coordinator).
-    SUBSCRIPTIONS = 9045
+    SUBSCRIPTIONS = 9029
     # POP: numbers that a binary header has no room for; whoever speaks them writes JSON headers.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -1,4 +1,4 @@
-"""What producers and consumers ask of a coordinator (9021 to 9024, 9045).
+"""What producers and consumers ask of a coordinator (9021 to 9024, 9029).
 
 Every one of them is for the leader: what it knows of groups is in its memory alone. A coordinator that does not lead
 refuses with 2007 and the leader's address. Owned by the coordinator's event loop.
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class ClientsProcessor:
-    """Codes 9021, 9022, 9023, 9024 and 9045."""
+    """Codes 9021, 9022, 9023, 9024 and 9029."""
 
     def __init__(self, leadership: Leadership, balancing: Balancing, creation: Creation) -> None:
         self._leadership = leadership

@@ -1,4 +1,4 @@
-"""The answer of SUBSCRIPTIONS (9045): who reads a topic, in which mode. Plain values.
+"""The answer of SUBSCRIPTIONS (9029): who reads a topic, in which mode. Plain values.
 
 A topic has one subscription for each mode in which it is read, and so has each of its partitions. Who is in a group
 and which partitions each consumer has, EXPLAIN says, to those who may know of the group.

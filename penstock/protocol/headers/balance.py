@@ -1,4 +1,4 @@
-"""Headers of balancing by the coordinator: EXPLAIN (9023), CREATE_ON_DEMAND (9024), SUBSCRIPTIONS (9045). The bodies
+"""Headers of balancing by the coordinator: EXPLAIN (9023), CREATE_ON_DEMAND (9024), SUBSCRIPTIONS (9029). The bodies
 of the other codes say everything themselves (`bodies/balance.py`). Plain values."""
 
 from __future__ import annotations
