@@ -14,6 +14,10 @@ from penstock.client.consumer import Consumer
 from penstock.coordinator.ring_division import divide_by_ring
 from penstock.errors import ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting import RemotingClient
+from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER
 from tests.unit.coordinator.balanced import Cluster, cluster, shares
 from tests.unit.coordinator.test_balanced_consumers import abandon, is_level
@@ -199,5 +203,27 @@ def test_a_point_to_point_subscription_has_no_keys_and_others_may_have() -> None
             refused = await stack.enter_async_context(found.consumer("p2p", "", **P2P))
             with pytest.raises(OptionError, match="point_to_point subscription has no keys"):
                 await refused.subscribe("T", keys="k1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.abuse("A3", "A6")
+def test_a_question_for_readers_that_is_none_is_refused_and_one_to_who_does_not_lead_sent_on() -> None:
+    async def scenario() -> None:
+        async with cluster(topics={"T": 1}, coordinators=2) as found:
+            client = RemotingClient(runtime=Runtime.system())
+            try:
+                for fields in ({}, {"topic": ""}, {"topic": "x" * 256}, {"topic": "a\nb"}, {"group": "T"}):
+                    command = Command(RequestCode.SUBSCRIPTIONS, fields)
+                    answer = await client.call(found.leader.address, command)
+                    assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER), fields
+                    assert answer.remark
+                other = next(one for one in found.coordinators if one is not found.leader)
+                command = Command(RequestCode.SUBSCRIPTIONS, {"topic": "T"})
+                answer = await client.call(other.address, command)
+                assert answer.code == ResponseCode.CONTROLLER_NOT_LEADER
+                assert len(found.balancing.groups) == 0
+            finally:
+                await client.close()
 
     asyncio.run(scenario())
