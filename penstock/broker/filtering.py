@@ -1,4 +1,4 @@
-"""SQL92 subscriptions as filters that a read of the store can ask.
+"""Subscriptions by SQL92 expressions and by keys, as filters that a read of the store can ask.
 
     heartbeat   a subscription is kept as it came; what it means is found out when somebody reads
     check (46)  1 while filters are off, 23 with place and reason if it cannot be understood
@@ -22,7 +22,7 @@ from penstock.broker.property_text import RETRY_TOPIC
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import FilterError, RequestError
 from penstock.filters import Expression, compile_expression
-from penstock.message import pick_properties, property_keys
+from penstock.message import PropertyName, pick_properties, property_keys
 from penstock.protocol.bodies import ExpressionType, SubscriptionData
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Clock
@@ -30,6 +30,7 @@ from penstock.runtime import Clock
 # Says of a record's properties whether it is wanted.
 Wanted = Callable[[bytes], bool]
 _RETRY_KEYS = property_keys([RETRY_TOPIC])
+_KEYS_KEYS = property_keys([PropertyName.KEYS])
 
 
 class PullFilter:
@@ -68,7 +69,7 @@ class Filters:
         options = self._options
         if not subscription.is_tag_type:
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED if is_inline else ResponseCode.FILTER_DATA_NOT_EXIST
-            wanted = _by_expression(_expression(options, subscription, code))
+            wanted = _wanted(options, subscription, code)
             _check_enabled(options, subscription)
         elif options.filter_retries and subscription.topic.startswith(RETRY_PREFIX):
             wanted = self._by_first_topic(group)
@@ -82,7 +83,7 @@ class Filters:
         for subscription in () if online is None else online.subscriptions.values():
             if not subscription.is_tag_type:
                 code = ResponseCode.FILTER_DATA_NOT_EXIST
-                by_topic[subscription.topic] = _by_expression(_expression(self._options, subscription, code))
+                by_topic[subscription.topic] = _wanted(self._options, subscription, code)
         return _by_retry_topic(by_topic)
 
 
@@ -90,7 +91,40 @@ def check_filter(options: BrokerOptions, subscription: SubscriptionData) -> None
     """Refuse a subscription that no pull could be answered for. Raises RequestError."""
     if not subscription.is_tag_type:
         _check_enabled(options, subscription)
-        _expression(options, subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+        _wanted(options, subscription, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+
+
+def _wanted(options: BrokerOptions, subscription: SubscriptionData, code: ResponseCode) -> Wanted:
+    """What a subscription that is not by tags asks of a message. Raises RequestError."""
+    if subscription.expression_type == ExpressionType.KEYS:
+        return _by_keys(_keys(options, subscription, code))
+    return _by_expression(_expression(options, subscription, code))
+
+
+def _by_keys(keys: frozenset[str]) -> Wanted:
+    """Whether one of a message's keys, which spaces separate, is one of these, letter for letter."""
+
+    def wanted(properties: bytes) -> bool:
+        text = pick_properties(properties, _KEYS_KEYS).get(PropertyName.KEYS, "")
+        return not keys.isdisjoint(text.split(" "))
+
+    return wanted
+
+
+def _keys(options: BrokerOptions, subscription: SubscriptionData, code: ResponseCode) -> frozenset[str]:
+    topic, keys = subscription.topic[:80], subscription.keys
+    if not keys:
+        raise RequestError(code, f"the subscription to {topic!r} names no key", "name at least one")
+    if (
+        len(keys) > options.subscription_keys_max
+        or len(subscription.sub_string) > options.expression_size_max
+    ):
+        raise RequestError(
+            code,
+            f"the subscription to {topic!r} has {len(keys)} keys in {len(subscription.sub_string)} characters",
+            f"use at most {options.subscription_keys_max} keys in {options.expression_size_max} characters, or tags",
+        )
+    return keys
 
 
 def _by_expression(expression: Expression) -> Wanted:
@@ -118,7 +152,7 @@ def _check_enabled(options: BrokerOptions, subscription: SubscriptionData) -> No
 def _expression(options: BrokerOptions, subscription: SubscriptionData, code: ResponseCode) -> Expression:
     topic, kind, text = subscription.topic[:80], subscription.expression_type, subscription.sub_string
     if kind != ExpressionType.SQL92:
-        raise RequestError(code, f"no such expression type: {kind[:40]!r}", "use TAG or SQL92")
+        raise RequestError(code, f"no such expression type: {kind[:40]!r}", "use TAG, SQL92 or KEYS")
     if len(text) > options.expression_size_max:
         raise RequestError(code, f"the expression for {topic!r} is too long", "use a shorter one")
     try:

@@ -200,15 +200,17 @@ class BrokerOptions:
     client_groups_max: int = 256
     # Topics that one group may subscribe to.
     group_subscriptions_max: int = 1_000
-    # Whether subscriptions by SQL92 expressions are served. RocketMQ has it off (enablePropertyFilter).
+    # Whether subscriptions by SQL92 expressions and by keys are served. RocketMQ has it off (enablePropertyFilter).
     property_filters: bool = True
     # Whether messages that are tried again pass the expression for their topic once more (filterSupportRetry).
     filter_retries: bool = False
     # How long one pull may look for messages that its SQL92 expression wants, before it is answered with what it has
     # found and where to go on; others wait for so long.
     filter_time_max_ms: int = 10
-    # Characters of one subscription expression.
+    # Characters of one subscription expression, tags, SQL92 or keys.
     expression_size_max: int = 8_192
+    # Keys that one subscription by keys may name.
+    subscription_keys_max: int = 256
     # Bytes of one heartbeat; every client sends one each 30 s.
     heartbeat_bytes_max: int = 1 << 20
     # Producer groups that may be connected at once.

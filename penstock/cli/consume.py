@@ -55,6 +55,7 @@ COUNT_MAX = (1 << 63) - 1
 @click.option(
     "--sql", metavar="CONDITION", default="", help='Only messages whose properties it holds for: "price > 5".'
 )
+@click.option("--key", "keys", metavar="K", multiple=True, help="Only messages with this key; repeatable.")
 @client_options
 def consume(
     topic: str,
@@ -64,6 +65,7 @@ def consume(
     follow: bool,
     expression: str,
     sql: str,
+    keys: tuple[str, ...],
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -74,7 +76,7 @@ def consume(
     from penstock.client.consumer import Consumer
 
     show = _output(as_json)
-    wanted = _wanted(expression, sql)
+    wanted = _wanted(expression, sql, keys)
     signing: Any = cluster.signing()
     with administering(cluster) as admin:
         queues = admin.queues(topic)
@@ -88,7 +90,7 @@ def consume(
             auto_commit=group is not None,
         )
         with consumer, _sigterm_interrupts():
-            mine = _join(consumer, topic, expression, sql, queues, alone=group is None)
+            mine = _join(consumer, topic, (expression, sql, keys), queues, alone=group is None)
             if place is not None or group is None:
                 _seek(consumer, mine, place or "first")
             ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}
@@ -101,13 +103,19 @@ def consume(
 
 
 def _join(
-    consumer: Consumer, topic: str, expression: str, sql: str, queues: Sequence[MessageQueue], *, alone: bool
+    consumer: Consumer,
+    topic: str,
+    wish: tuple[str, str, tuple[str, ...]],
+    queues: Sequence[MessageQueue],
+    *,
+    alone: bool,
 ) -> Sequence[MessageQueue]:
     """The queues that are ours to read."""
     if alone:
         consumer.assign(queues)
         return queues
-    consumer.subscribe(topic, expression, sql=sql)
+    expression, sql, keys = wish
+    consumer.subscribe(topic, expression, sql=sql, keys=keys)
     return [queue for queue in consumer.wait_assigned(JOIN_TIMEOUT_S) if queue.topic == topic]
 
 
@@ -121,12 +129,13 @@ def _seek(consumer: Consumer, queues: Sequence[MessageQueue], place: str | int) 
             consumer.seek_to_time(queue, int(place))
 
 
-def _wanted(expression: str, sql: str) -> Callable[[ReceivedMessage], bool]:
+def _wanted(expression: str, sql: str, keys: tuple[str, ...]) -> Callable[[ReceivedMessage], bool]:
     """Which messages are shown. Whoever only looks is given everything and sorts out here."""
     from penstock.client.subscription import check_expression
     from penstock.filters import compile_expression
 
-    check_expression(expression, sql)
+    if check_expression(expression, sql, keys):
+        return lambda message: not frozenset(keys).isdisjoint(message.keys)
     if sql:
         matches = compile_expression(sql).matches
         return lambda message: matches(message.properties)

@@ -1,5 +1,5 @@
-"""`penstock message get | trace | recall | waiting`: one message by its id, or those with a key; what happened to a
-message; messages that wait for their time, and taking one of them back."""
+"""`penstock message get | value | trace | recall | waiting`: one message by its id, or those with a key; the value of a
+key, from its partition; what happened to a message; messages that wait for their time, and taking one of them back."""
 
 from __future__ import annotations
 
@@ -59,6 +59,41 @@ def get(
     elif found:
         _show(found[0])
     return 0 if found else EXIT_NOT_FOUND
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("key")
+@click.option("--all", "whole", is_flag=True, help="Every value, oldest first; without it the newest.")
+@click.option(
+    "--max", "limit", type=NumberType(1, 100_000), default=1_000, help="With --all, at most so many (1000)."
+)
+@client_options
+def value(topic: str, key: str, whole: bool, limit: int, cluster: Cluster, as_json: bool) -> int:
+    """Show the value of KEY in TOPIC: the body of the newest message with it.
+
+    Looks in the partition that the key hashes to, where a producer with partition_by_key sends it (`penstock produce
+    --by-key`). Ends with 1 if there is none.
+    """
+    with administering(cluster) as admin:
+        found = admin.read_by_key(topic, key, limit=limit if whole else 1, whole=whole)
+    if as_json:
+        from penstock.cli.received import received_json
+
+        echo_json(
+            {
+                "key": found.key,
+                "topic": found.queue.topic,
+                "broker": found.queue.broker_name,
+                "queue": found.queue.queue_id,
+                "values": [received_json(item) for item in found.messages],
+            }
+        )
+    elif whole:
+        _show_rows(list(found.messages))
+    elif found.latest is not None:
+        _show(found.latest)
+    return 0 if found.messages else EXIT_NOT_FOUND
 
 
 @message.command()

@@ -47,6 +47,7 @@ DURABILITIES = ("memory", "flushed", "replicated")
 @click.option(
     "--queue-key", metavar="K", default="", help="Keep the lines in order: equal keys go to one queue."
 )
+@click.option("--by-key", is_flag=True, help="Send to the queue of --key, where `message value` finds it.")
 @click.option(
     "--durability", type=click.Choice(DURABILITIES), help="What must be reached before a line counts as sent."
 )
@@ -60,6 +61,7 @@ def produce(
     properties: Sequence[tuple[str, str]],
     batch: int | None,
     queue_key: str,
+    by_key: bool,
     durability: str | None,
     delay: int | None,
     deliver_at: int | None,
@@ -94,6 +96,7 @@ def produce(
             call_timeout_ms=cluster.timeout_ms,
             batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
+            partition_by_key=by_key,
         )
         with producer, _progress() as told:
             work = _Sending(producer, as_json, told)

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, Unpack
 from penstock.client.admin_dead_letters import DeadLetters
 from penstock.client.admin_results import ClusterStatus, GroupDescription, TimersWaiting, TopicDescription
 from penstock.client.async_admin import READ_WRITE, AdminSettings, AsyncAdmin
+from penstock.client.key_reading import KeyedValues
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.client.received import ReceivedMessage
@@ -226,6 +227,11 @@ class Admin:
         return self._run(
             self._async.query_messages(topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
         )
+
+    def read_by_key(self, topic: str, key: str, *, limit: int = 32, whole: bool = False) -> KeyedValues:
+        """The newest values of a key, at most 64, from the partition that a producer with `partition_by_key` sends it
+        to; with `whole` all of them up to the limit, for which the broker goes through the partition."""
+        return self._run(self._async.read_by_key(topic, key, limit=limit, whole=whole))
 
     def read_messages(self, queue: MessageQueue, offset: int, *, limit: int = 32) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""

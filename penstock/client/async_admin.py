@@ -31,6 +31,7 @@ from penstock.client.admin_results import (
 from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
+from penstock.client.key_reading import KeyedValues, KeyReading
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
@@ -332,6 +333,11 @@ class AsyncAdmin:
     ) -> list[ReceivedMessage]:
         """Messages of a topic with this key, oldest first."""
         return await MessageAdmin(self._calls, self.list_topics).query(topic, key, limit, begin_ms, end_ms)
+
+    async def read_by_key(self, topic: str, key: str, *, limit: int = 32, whole: bool = False) -> KeyedValues:
+        """The newest values of a key, at most 64, from the partition that a producer with `partition_by_key` sends it
+        to; with `whole` all of them up to the limit, for which the broker goes through the partition."""
+        return await KeyReading(self._calls).read(topic, key, limit, whole=whole)
 
     async def read_messages(
         self, queue: MessageQueue, offset: int, *, limit: int = 32

@@ -15,17 +15,21 @@ At least once: what was not acknowledged when the program ends comes again. Belo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+from penstock.client.acknowledging import ack_report
 from penstock.client.allocation import Strategy
+from penstock.client.async_messages import AsyncMessages
 from penstock.client.async_producer import trace_producer
 from penstock.client.consumer_core import ConsumerCore
 from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
+from penstock.client.joining import find_group
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
@@ -88,6 +92,7 @@ class ConsumerSettings(TypedDict, total=False):
     offset_directory: str
     balance: str
     subscription_mode: str
+    binding: str
     coordinator_interval_ms: int
     release_timeout_ms: int
     trace: bool
@@ -128,7 +133,9 @@ class AsyncConsumer:
         self._reports: Reports | None = None
         self._turns: dict[asyncio.Task[Any], Turn] = {}
         self._tracing: Tracing | None = None
-        self._wishes: list[tuple[str, str, str]] = []
+        self._wishes: list[tuple[str, str, str, tuple[str, ...]]] = []
+        # Whether it was started without a topic that it needs.
+        self._is_awaited = False
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._state = ServiceState.CREATE_JUST
@@ -136,8 +143,10 @@ class AsyncConsumer:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Connect to a name server, join the group."""
-        await self.begin()
+        """Connect to a name server, join the group; one that is its topic's, when that is known."""
+        self._is_awaited = self.needs_topic
+        if not self._is_awaited:
+            await self.begin()
         return self
 
     async def begin(self, handout: Handout | None = None) -> ConsumerCore:
@@ -151,6 +160,10 @@ class AsyncConsumer:
 
     async def _begin(self, handout: Handout | None) -> None:
         self._state = ServiceState.START_FAILED  # until everything is up
+        if self.options.joins_by_topic:
+            connecting: Any = {"runtime": self._runtime, "tls": self._tls, "rpc_hook": self._rpc_hook}
+            group = await find_group(self._wishes[0][0], self.client_options, **connecting)
+            self.options = dataclasses.replace(self.options, group=group)
         instance = await ClientInstance.acquire(
             self.client_options,
             runtime=self._runtime,
@@ -181,8 +194,8 @@ class AsyncConsumer:
         ConsumerRequests(core, self._call_listener if self._listener is not None else None)
         wishes, self._wishes = self._wishes, []
         try:
-            for topic, expression, sql in wishes:
-                await core.subscribe(topic, expression, sql)
+            for wish in wishes:
+                await core.subscribe(*wish)
         except BaseException:
             await self.close()
             raise
@@ -276,14 +289,28 @@ class AsyncConsumer:
 
     # -- topics and queues -----------------------------------------------------------------------------------
 
-    async def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"`, or those for
-        which the broker finds an SQL condition true. Replaces an earlier expression for the topic."""
-        if self._core is None and not self._is_closed:
-            check_expression(expression, sql)
-            self._wishes.append((topic, expression, sql))
-        else:
-            await self.core.subscribe(topic, expression, sql)
+    async def subscribe(
+        self, topic: str, expression: str = "*", *, sql: str = "", keys: Iterable[str] = ()
+    ) -> None:
+        """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
+        or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
+        wish = (topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+        if self._core is not None or self._is_closed:
+            await self.core.subscribe(*wish)
+            return
+        self.wish(*wish)
+        if self._is_awaited:
+            await self.begin()
+
+    def wish(self, topic: str, expression: str, sql: str, keys: tuple[str, ...]) -> None:
+        """Subscribe when it starts."""
+        check_expression(expression, sql, keys)
+        self._wishes.append((topic, expression, sql, keys))
+
+    @property
+    def needs_topic(self) -> bool:
+        """Whether it cannot start yet: its group is its topic's, and it has none."""
+        return self._core is None and not self._wishes and self.options.joins_by_topic
 
     async def unsubscribe(self, topic: str) -> None:
         await self.core.unsubscribe(topic)
@@ -294,9 +321,12 @@ class AsyncConsumer:
             async with asyncio.timeout(timeout_s):
                 await self.core.rebalancing.settled()
         except TimeoutError:
+            refusal = self.core.rebalancing.refusal
             raise ClientError(
                 f"the queues of group {self.group!r} were not divided within {timeout_s} s",
-                "is every broker of the topic up? look at the log",
+                f"the coordinator refuses: {refusal}"
+                if refusal
+                else "is every broker of the topic up? look at the log",
             ) from None
         return self.assignment
 
@@ -429,7 +459,7 @@ class AsyncConsumer:
             task.add_done_callback(self._task_ended)
             self.core.handout.takers = len(self._turns)
         turn.rewind()
-        return _Messages(turn, self.core, self._settle)
+        return AsyncMessages(turn, self.core.handout, self._settle)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         """A task that returned in the middle of a loop has done its message; one that failed has not."""
@@ -451,45 +481,6 @@ class AsyncConsumer:
     def _settle(self, report: Report | None) -> None:
         if report is not None and self._core is not None:
             self._core.consumption.settle(report)
-
-
-class _Messages(AsyncIterator[ReceivedMessage]):
-    """Messages as they come, until the consumer is closed."""
-
-    def __init__(self, turn: Turn, core: ConsumerCore, settle: Callable[[Report | None], None]) -> None:
-        self._turn = turn
-        self._handout = core.handout
-        self._settle = settle
-
-    def __anext__(self) -> Awaitable[ReceivedMessage]:
-        return self._next()
-
-    async def _next(self) -> ReceivedMessage:
-        turn, handout = self._turn, self._handout
-        work = turn.work
-        message = work.advance() if work is not None else None
-        while message is None:
-            self._settle(turn.end())
-            assert isinstance(handout, LoopHandout)
-            lot = await handout.wait(turn.lot_size)
-            if lot is None:
-                raise StopAsyncIteration
-            message = turn.begin(lot)
-        return message
-
-
-def ack_report(options: ConsumerOptions, message: ReceivedMessage, retry: Retry | None = None) -> Report:
-    """What an acknowledgement by hand says."""
-    owner = message.owner
-    if owner is None or (options.auto_ack and not options.is_pop):
-        raise ClientError(
-            f"{message!r} is not waiting for an acknowledgement",
-            "acknowledge each message once, and only with auto_ack=False",
-        )
-    message.owner = None
-    if retry is None:
-        return Report(owner, done=[message])
-    return Report(owner, failed=[(message, retry)])
 
 
 def _closed() -> ClientClosedError:

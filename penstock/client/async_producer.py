@@ -81,6 +81,7 @@ class ProducerSettings(TypedDict, total=False):
     avoid_slow_brokers: bool
     template_topic: str
     topic_queues: int
+    partition_by_key: bool
     trace: bool
     trace_topic: str
 

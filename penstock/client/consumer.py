@@ -23,13 +23,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from penstock.client.acknowledging import ack_report
 from penstock.client.async_consumer import (
     ITERATE,
     POLL,
     POP,
     AsyncConsumer,
     ConsumerSettings,
-    ack_report,
 )
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.loop_thread import LoopThread
@@ -115,7 +115,7 @@ class Consumer:
         with self._lock:
             if self._is_closed:
                 raise _closed()
-            if self._thread is not None:
+            if self._thread is not None or self._async.needs_topic:
                 return self
             thread = LoopThread.acquire()
             try:
@@ -173,11 +173,17 @@ class Consumer:
 
     # -- topics and queues -----------------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
-        """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"`, or those for
-        which the broker finds an SQL condition true. Replaces an earlier expression for the topic."""
+    def subscribe(
+        self, topic: str, expression: str = "*", *, sql: str = "", keys: Iterable[str] = ()
+    ) -> None:
+        """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
+        or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
+        if self._async.needs_topic:  # its group is its topic's
+            self._async.wish(topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+            self.start()
+            return
         self.start()
-        self._run(self._async.subscribe(topic, expression, sql=sql))
+        self._run(self._async.subscribe(topic, expression, sql=sql, keys=keys))
 
     def unsubscribe(self, topic: str) -> None:
         self._run(self._async.unsubscribe(topic))

@@ -39,7 +39,7 @@ from penstock.client.rebalancing import OnQueues, Rebalancing
 from penstock.client.retries import Retries
 from penstock.client.start_offsets import StartOffsets
 from penstock.client.subscription import Subscriptions
-from penstock.errors import ClientError, RouteNotFoundError
+from penstock.errors import ClientError, OptionError, ResponseError, RouteNotFoundError
 from penstock.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -48,6 +48,7 @@ from penstock.protocol.bodies import (
     MessageQueue,
     SubscriptionData,
 )
+from penstock.protocol.bodies.balance import SubscriptionMode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection
 
@@ -264,13 +265,20 @@ class ConsumerCore:
 
     # -- wishes ----------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topic: str, expression: str = "*", sql: str = "") -> None:
+    async def subscribe(
+        self, topic: str, expression: str = "*", sql: str = "", keys: Iterable[str] = ()
+    ) -> None:
         """Add a topic, or replace its expression. The queues come soon after."""
         if self.rebalancing.assigned is not None:
             raise ClientError("queues are assigned to this consumer", "use subscribe or assign, not both")
-        wanted = self.subscriptions.make(topic, expression, sql)
-        if sql:
-            await self._check_sql(wanted)
+        wanted = self.subscriptions.make(topic, expression, sql, keys)
+        if wanted.keys and self.options.subscription_mode == SubscriptionMode.POINT_TO_POINT:
+            raise OptionError(
+                "a point_to_point subscription has no keys: nobody would read the other messages of the topic",
+                "subscribe to all, or use mode publish_subscribe or clustering",
+            )
+        if not wanted.is_tag_type:
+            await self._check_filter(wanted)
         self.subscriptions.put(wanted)
         self.rebalancing.soon(news=True)
 
@@ -281,13 +289,20 @@ class ConsumerCore:
         for gone in set(before) - set(self.subscriptions.topics):
             self.rebalancing.left(gone)
 
-    async def _check_sql(self, subscription: SubscriptionData) -> None:
+    async def _check_filter(self, subscription: SubscriptionData) -> None:
         """Better an error now than a queue that never brings anything."""
         try:
             route = await self.instance.routes.get(subscription.topic)
             await self.calls.check_subscription(route, subscription)
         except RouteNotFoundError:
-            logger.info("topic %s has no route yet; its SQL expression is not checked", subscription.topic)
+            logger.info("topic %s has no route yet; what is wanted of it is not checked", subscription.topic)
+        except ResponseError as error:
+            if not subscription.keys:
+                raise
+            raise ClientError(
+                f"topic {subscription.topic!r} cannot be read by keys: {error.message}",
+                "brokers of RocketMQ do not know keys: subscribe to all and look at message.keys, or use tags",
+            ) from error
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Pull exactly these queues, whoever else does."""

@@ -25,7 +25,7 @@ from penstock.client.rebalancing import Rebalancing
 from penstock.client.routes import TopicRoute
 from penstock.errors import PenstockError
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody, SubscriptionMode
+from penstock.protocol.bodies.balance import Binding, ClientBeatAnswer, ClientBeatBody, SubscriptionMode
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -129,6 +129,7 @@ class Coordinated(Rebalancing):
             result=result,
             refused=tuple(self._assignment.refused.values()),
             sequence=self._sequence,
+            binding=Binding(self._options.binding),
         )
         try:
             answer = await self._coordinators.call(Command(RequestCode.CLIENT_BEAT, body=body.encode()))
@@ -138,14 +139,20 @@ class Coordinated(Rebalancing):
             self._is_away = True
             return None
         if answer.code != ResponseCode.SUCCESS:
-            logger.warning("the coordinator refuses group %s: %s", self._options.group, answer.remark)
+            self._refused(answer.remark or "no reason given")
             return None
-        self._is_away, self._is_known = False, True
+        self._is_away, self._is_known, self.refusal = False, True, ""
         read = ClientBeatAnswer.decode(answer.body)
         if not self._assignment.is_news(read.term):
             return None
         self._assignment.heard(result)
         return read
+
+    def _refused(self, reason: str) -> None:
+        """Say why, once for each reason; it is asked again every second, and may be granted when others leave."""
+        if reason != self.refusal:
+            logger.warning("the coordinator refuses group %s: %s", self._options.group, reason)
+        self.refusal = reason
 
     def _give_up_late(self) -> None:
         """Of a connect that takes too long, say that the rest was not possible."""

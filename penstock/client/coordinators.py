@@ -14,9 +14,14 @@ from collections.abc import Sequence
 from penstock.errors import ConnectError, RemotingError
 from penstock.protocol.bodies.balance import PlacementBody
 from penstock.protocol.bodies.explanation import ExplanationBody
+from penstock.protocol.bodies.subscriptions import SubscriptionsBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.balance import CreateOnDemandRequestHeader, ExplainRequestHeader
+from penstock.protocol.headers.balance import (
+    CreateOnDemandRequestHeader,
+    ExplainRequestHeader,
+    SubscriptionsRequestHeader,
+)
 from penstock.protocol.headers.controller import NotLeaderResponseHeader
 from penstock.remoting import RemotingClient, check
 
@@ -99,4 +104,11 @@ class Coordinators:
         header = ExplainRequestHeader(group=group)
         return ExplanationBody.decode(
             check(await self.call(Command(RequestCode.EXPLAIN, header.encode()))).body
+        )
+
+    async def subscriptions(self, topic: str) -> SubscriptionsBody:
+        """Who reads a topic, in which mode; and the group that a consumer without one is to be in."""
+        header = SubscriptionsRequestHeader(topic=topic)
+        return SubscriptionsBody.decode(
+            check(await self.call(Command(RequestCode.SUBSCRIPTIONS, header.encode()))).body
         )

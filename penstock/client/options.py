@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from penstock.client.allocation import Strategy, find_strategy
 from penstock.errors import OptionError
-from penstock.protocol.bodies.balance import SubscriptionMode
+from penstock.protocol.bodies.balance import Binding, SubscriptionMode
 from penstock.security import Credentials
 
 NAME_SERVER_PORT = 9876
@@ -27,6 +27,8 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _INT32_MAX = 2**31 - 1
 # With `%RETRY%` before it a group's name is a topic's.
 GROUP_NAME_MAX = 120
+# What a consumer is in that names no group.
+DEFAULT_GROUP = "DEFAULT_CONSUMER"
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 DEFAULT_RETRIES_MAX = 16
 _First = TypeVar("_First")
@@ -197,6 +199,9 @@ class ProducerOptions:
     template_topic: str = "TBW102"
     # Queues asked for when such a topic is created (defaultTopicQueueNums).
     topic_queues: int = 4
+    # Whether a message with keys goes to the queue of its first one, unless queue or queue_key say otherwise. There
+    # `Admin.read_by_key` finds it.
+    partition_by_key: bool = False
     # Whether what happens to messages is written to the trace topic, for `penstock message trace` (enableMsgTrace).
     trace: bool = False
     # Where traces go (customizedTraceTopic).
@@ -239,7 +244,7 @@ class ConsumerOptions:
 
     # Consumers of one group share the messages of their topics; in broadcasting each gets all of them
     # (consumerGroup).
-    group: str = "DEFAULT_CONSUMER"
+    group: str = DEFAULT_GROUP
     # clustering: each message goes to one consumer of the group; broadcasting: to every one (messageModel).
     model: str = "clustering"
     # Where a group begins that has never been in a topic (consumeFromWhere): first, last, a datetime or milliseconds
@@ -309,8 +314,12 @@ class ConsumerOptions:
     # each queue to one consumer at its broker. All consumers of a group must use the same.
     balance: str = "client"
     # With a coordinator, how a group shares topics with other groups: clustering, without limits; point_to_point, no
-    # second group of this mode reads the topic; publish_subscribe, a group is one consumer.
+    # second group of this mode reads the topic, and a consumer that names no group is in the one that does;
+    # publish_subscribe, a group is one consumer.
     subscription_mode: str = "clustering"
+    # With a coordinator, how queues are bound to the consumers of the group: even, nobody has more than one more than
+    # another; ring, by consistent hashing: few move when a consumer comes or goes, and shares are level on average.
+    binding: str = "even"
     # With a coordinator, how often the consumer reports to it, apart from when something changes.
     coordinator_interval_ms: int = 5_000
     # With a coordinator, how long messages that are worked on may hold up a queue that is to be given away; after
@@ -322,7 +331,8 @@ class ConsumerOptions:
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
-        check_name("group", self.group, GROUP_NAME_MAX)
+        if not self.joins_by_topic:
+            check_name("group", self.group, GROUP_NAME_MAX)
         check_name("trace_topic", self.trace_topic)
         require_choice("model", self.model, ("clustering", "broadcasting"))
         require_choice("balance", self.balance, ("client", "coordinator"))
@@ -334,6 +344,7 @@ class ConsumerOptions:
                 "a queue is pushed to one consumer of a group: use delivery='pull', or a group for each consumer",
             )
         require_choice("subscription_mode", self.subscription_mode, tuple(SubscriptionMode))
+        require_choice("binding", self.binding, tuple(Binding))
         if self.is_coordinated and self.is_broadcasting:
             raise OptionError(
                 "balance is 'coordinator' and model is 'broadcasting'",
@@ -419,6 +430,14 @@ class ConsumerOptions:
     @property
     def is_coordinated(self) -> bool:
         return self.balance == "coordinator"
+
+    @property
+    def joins_by_topic(self) -> bool:
+        """Whether no group is named and the consumer is to be in the one that reads its topic point to point."""
+        is_unnamed = self.group in ("", DEFAULT_GROUP)
+        return (
+            is_unnamed and self.is_coordinated and self.subscription_mode == SubscriptionMode.POINT_TO_POINT
+        )
 
     @property
     def back_retries_max(self) -> int:

@@ -81,6 +81,7 @@ class Outgoing:
         "flag",
         "future",
         "is_half",
+        "is_homed",
         "is_solo",
         "msg_id",
         "properties",
@@ -104,6 +105,8 @@ class Outgoing:
         # The half of a transaction: sent again it would be another one.
         self.is_half = False
         self.queue_key = ""
+        # Whether `queue_key` is the message's own key, whose queue stays the same while a broker set has no master.
+        self.is_homed = False
         self.queue: MessageQueue | None = None
         self.durability = ""
         self.future: Any = None
@@ -153,6 +156,8 @@ class Composer:
             if text:
                 outgoing = Outgoing(message, body, text, flag, msg_id)
                 outgoing.queue_key = queue_key
+                if keys and self._options.partition_by_key:
+                    self._home(outgoing, keys)
                 if durability or self._options.durability:
                     self._demand(outgoing, durability)
                 return outgoing
@@ -177,7 +182,15 @@ class Composer:
                 raise MessageError(f"queue {queue} is not one of topic {topic!r}", "take one of its route")
             outgoing.queue = queue
         outgoing.queue_key = queue_key
+        if self._options.partition_by_key:
+            self._home(outgoing, found.get(PropertyName.KEYS, ""))
         return outgoing
+
+    def _home(self, outgoing: Outgoing, keys: str) -> None:
+        """Have a message go to the queue of its first key, unless it was told where to go."""
+        key = next((word for word in keys.split(" ") if word), "")
+        if key and not outgoing.queue_key and outgoing.queue is None:
+            outgoing.queue_key, outgoing.is_homed = key, True
 
     def _plain_properties(self, tag: str, keys: str) -> tuple[bytes, str]:
         """Properties of a message that has at most these, with its id; nothing if the quick way will not do."""
@@ -228,6 +241,13 @@ class Composer:
             outgoing.queue_key = queue_key
             outgoing.durability = demand
             composed.append(outgoing)
+            if self._options.partition_by_key:
+                self._home(outgoing, message.properties.get(PropertyName.KEYS, ""))
+                if outgoing.queue_key != composed[0].queue_key:
+                    raise MessageError(
+                        "messages of one batch have different keys, which belong to different queues",
+                        "send them one by one (linger_ms gathers them by queue), or give the batch a queue_key",
+                    )
         return composed
 
     def _demand(self, outgoing: Outgoing, durability: str) -> None:

@@ -262,6 +262,8 @@ class PullLoop:
         owner, subscription = self._owner, self._sub
         if subscription is not None and subscription.tags_set:
             messages = [message for message in messages if wants(subscription, message.tag)]
+        elif subscription is not None and (keys := subscription.keys):
+            messages = [message for message in messages if not keys.isdisjoint(message.keys)]
         new = owner.put(messages, next_offset)
         if new:
             self._context.accept(owner, new)

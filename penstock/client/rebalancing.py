@@ -100,6 +100,8 @@ class Rebalancing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.joined = False
+        # Why a coordinator does not let this consumer into its group; empty: it does, or nobody asked.
+        self.refusal = ""
 
     # -- from outside ----------------------------------------------------------------------------------------
 

@@ -97,6 +97,19 @@ class TopicRoute:
         ]
 
     @property
+    def key_queues(self) -> tuple[MessageQueue, ...]:
+        """The queues among which keys are divided: all that can be written to, also those of a broker set that has no
+        master at the moment. So a failover moves no key to another queue."""
+        if self.order_conf:
+            return self.publish_queues
+        return tuple(
+            MessageQueue(self.topic, item.broker_name, queue_id)
+            for item in sorted(self.queues, key=lambda one: one.broker_name)
+            if item.is_writable
+            for queue_id in range(item.write_queue_nums)
+        )
+
+    @property
     def is_writable(self) -> bool:
         """Whether messages could be sent if every broker had a master."""
         return any(item.is_writable and item.write_queue_nums for item in self.queues)

@@ -87,13 +87,15 @@ class Sender:
         route = self._instance.routes.cache.get(item.topic)
         if route is None or not route.publish_queues:
             return None
-        return select_by_key(route.publish_queues, item.queue_key)
+        return select_by_key(route.key_queues if item.is_homed else route.publish_queues, item.queue_key)
 
     def _next_queue(self, parcel: Parcel) -> NextQueue:
         item = parcel.items[0]
         bound = parcel.queue or item.queue
         if bound is not None:
             return partial(_always, bound)
+        if item.is_homed:
+            return partial(self._home, item)
         if item.queue_key:
             return partial(_by_key, item.queue_key)
         turns = self._turns.get(item.topic)
@@ -103,6 +105,11 @@ class Sender:
         if self._faults is None:
             return turns.next
         return partial(_by_turns, turns, self._clock)
+
+    def _home(self, item: Outgoing, queues: Sequence[MessageQueue], avoid: str) -> MessageQueue:
+        """The queue of a message's own key, also while its broker set has no master: it is waited for."""
+        route = self._instance.routes.cache.get(item.topic)
+        return select_by_key(route.key_queues if route is not None else queues, item.queue_key)
 
     # -- attempts --------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""What a consumer wants of its topics: tags, or an SQL expression that the broker evaluates.
+"""What a consumer wants of its topics: tags, keys, or an SQL expression that the broker evaluates.
 
 Rules: `*` or nothing is everything; else tags are separated by `||`. The broker compares hash codes only, so two
 tags may look alike to it: the client compares the text again. A message without a tag is wanted only by `*`. An
 SQL expression is evaluated by the broker; here it is only read, so that a wrong one is refused with its place, and
-what follows a complete one, which brokers ignore, is refused as well. A subscription that replaces another has a
+what follows a complete one, which brokers ignore, is refused as well. Of keys a message must have one, letter for
+letter; the broker compares them, and so does the client again. A subscription that replaces another has a
 larger version, or the broker would keep the older one. A clustering consumer subscribes to its group's retry topic
 as well.
 
@@ -12,7 +13,7 @@ as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.client.options import check_name
 from penstock.client.received import retry_topic
@@ -46,17 +47,23 @@ class Subscriptions:
         """All of them, the retry topic included."""
         return list(self._by_topic)
 
-    def add(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
+    def add(
+        self, topic: str, expression: str = "*", sql: str = "", keys: Iterable[str] = ()
+    ) -> SubscriptionData:
         """Subscribe, or replace the subscription of that topic. Raises FilterError for an SQL expression."""
-        added = self.make(topic, expression, sql)
+        added = self.make(topic, expression, sql, keys)
         self.put(added)
         return added
 
-    def make(self, topic: str, expression: str = "*", sql: str = "") -> SubscriptionData:
+    def make(
+        self, topic: str, expression: str = "*", sql: str = "", keys: Iterable[str] = ()
+    ) -> SubscriptionData:
         """A subscription that does not count before it is `put`: once a heartbeat has told a broker of one, the
         broker takes no older one for it."""
         check_name("topic", topic)
-        check_expression(expression, sql)
+        text = check_expression(expression, sql, keys)
+        if text:
+            return self._parse(topic, text, ExpressionType.KEYS)
         return self._parse(topic, sql or expression, ExpressionType.SQL92 if sql else ExpressionType.TAG)
 
     def put(self, made: SubscriptionData) -> None:
@@ -83,12 +90,23 @@ class Subscriptions:
             raise OptionError(error.message, error.hint) from error
 
 
-def check_expression(expression: str, sql: str) -> None:
-    """Refuse what no broker could make sense of. Raises OptionError or FilterError."""
-    if sql and expression not in ("", "*"):
-        raise OptionError("both tags and an SQL expression were given", "use one of them")
+def check_expression(expression: str, sql: str, keys: Iterable[str] = ()) -> str:
+    """Refuse what no broker could make sense of; the text for keys, empty if there are none. Raises OptionError or
+    FilterError."""
+    text = _key_text(keys)
+    if sum((bool(sql), bool(text), expression not in ("", "*"))) > 1:
+        raise OptionError("more than one of tags, keys and an SQL expression was given", "use one of them")
     if sql:
         compile_expression(sql, whole=True)
+    return text
+
+
+def _key_text(keys: Iterable[str]) -> str:
+    wanted = [keys] if isinstance(keys, str) else list(keys)
+    for key in wanted:
+        if not key or not key.isprintable() or " " in key:
+            raise OptionError(f"a key is {key[:80]!r}", "use printable characters without spaces")
+    return " ".join(dict.fromkeys(wanted))
 
 
 def wants(subscription: SubscriptionData, tag: str) -> bool:

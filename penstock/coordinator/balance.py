@@ -25,10 +25,13 @@ from dataclasses import dataclass, field, replace
 
 from penstock.coordinator.division import Cause, Division, Reason, divide
 from penstock.coordinator.events import EventLines
+from penstock.coordinator.ring import VIRTUAL_NODES
+from penstock.coordinator.ring_division import divide_by_ring
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.bodies.balance import (
     TERM_SHIFT,
     AssignmentEvent,
+    Binding,
     ClientBeatBody,
     EventStatus,
     LeasedElsewhere,
@@ -150,8 +153,12 @@ class GroupBalance:
         times: BalanceTimes,
         first_round_ms: int,
         numbers: Iterator[int] | None = None,
+        virtual_nodes: int = VIRTUAL_NODES,
     ) -> None:
         self.name = name
+        # How queues are bound to members: as these wish, who all wish the same.
+        self.binding = Binding.EVEN
+        self._virtual_nodes = virtual_nodes
         # Of rounds, growing within the term; shared by all groups, because a group may end and begin again.
         self._numbers = numbers or itertools.count(1)
         self._term = term
@@ -188,6 +195,11 @@ class GroupBalance:
     @property
     def queues(self) -> Mapping[str, tuple[MessageQueue, ...]]:
         return self._queues
+
+    @property
+    def mode(self) -> SubscriptionMode:
+        """That of its members, who all have the same."""
+        return next((one.mode for one in self._members.values()), SubscriptionMode.CLUSTERING)
 
     @property
     def round(self) -> int:
@@ -249,6 +261,10 @@ class GroupBalance:
     def _report(self, member: Member, body: ClientBeatBody, now_ms: int) -> bool:
         """What the member says of itself; whether it has let go of something."""
         topics, held = frozenset(body.topics), frozenset(body.queues)
+        member.mode = body.mode
+        if body.binding is not self.binding:
+            self.binding = body.binding
+            self._soon(now_ms, self._times.gather_ms)
         if topics != member.topics:
             member.topics = topics
             member.is_divided = False
@@ -362,11 +378,12 @@ class GroupBalance:
     def _divide(self, now_ms: int) -> list[Instruction]:
         members = self._members
         known = self._queues
-        division = divide(
-            {client_id: member.topics for client_id, member in members.items()},
-            {client_id: member.held for client_id, member in members.items()},
-            known,
-        )
+        topics = {client_id: member.topics for client_id, member in members.items()}
+        held = {client_id: member.held for client_id, member in members.items()}
+        if self.binding is Binding.RING:
+            division = divide_by_ring(topics, held, known, self._virtual_nodes)
+        else:
+            division = divide(topics, held, known)
         self._round += 1
         self._remember(division, now_ms)
         number = self._term << TERM_SHIFT | next(self._numbers)

@@ -19,6 +19,7 @@ from penstock.coordinator.groups import GroupLimits, Groups, NudgeMember
 from penstock.coordinator.heartbeats import Gone, Heartbeats, TimeoutInfo
 from penstock.coordinator.leadership import Lead
 from penstock.coordinator.publishers import Publishers
+from penstock.coordinator.ring import VIRTUAL_NODES
 from penstock.coordinator.topic_reports import SetName, TopicReports
 from penstock.errors import RequestError
 from penstock.protocol.bodies import MessageQueue
@@ -47,13 +48,14 @@ class Balancing:
         times: BalanceTimes | None = None,
         limits: GroupLimits | None = None,
         first_balance_ms: int = FIRST_BALANCE_MS,
+        virtual_nodes: int = VIRTUAL_NODES,
     ) -> None:
         self._heartbeats = heartbeats
         self._reports = reports
         self._clock = clock
         self._first_balance_ms = first_balance_ms
         self._limits = limits or GroupLimits()
-        self.groups = Groups(times, self._limits)
+        self.groups = Groups(times, self._limits, virtual_nodes=virtual_nodes)
         self.publishers = Publishers()
         # Over which connection each member reported last, by its node id.
         self._connections: dict[str, Connection] = {}

@@ -30,6 +30,7 @@ class BalancingPart:
             times=_times(options),
             limits=GroupLimits(options.groups_max, options.group_members_max, options.client_topics_max),
             first_balance_ms=options.first_balance_ms,
+            virtual_nodes=options.ring_virtual_nodes,
         )
 
         async def call(broker_name: str, command: Command) -> Command:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from penstock.coordinator.balance import GroupBalance, Member
 from penstock.coordinator.division import Cause, Reason
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import AssignmentEvent, EventStatus
+from penstock.protocol.bodies.balance import AssignmentEvent, Binding, EventStatus, subscription_name
 from penstock.protocol.bodies.explanation import ExplainedMember, ExplainedQueue, ExplanationBody
 
 
@@ -28,6 +28,9 @@ def explain(group: GroupBalance, term: int, now_ms: int) -> ExplanationBody:
         state=_group_state(group, now_ms),
         members=tuple(_member(group, group.members[name], now_ms) for name in sorted(group.members)),
         queues=tuple(_queue(group, queue, owners.get(queue, [])) for queue in sorted(known | owners.keys())),
+        mode=group.mode.value,
+        binding=group.binding.value,
+        subscriptions=tuple(subscription_name(topic, group.mode) for topic in sorted(group.topics)),
     )
 
 
@@ -62,7 +65,10 @@ def _member_state(group: GroupBalance, member: Member, now_ms: int) -> str:
     events = [event for name, event in group.events if name == member.client_id]
     if events:
         return "; then ".join(_event(event) for event in events)
-    return "settled" if member.is_divided else "waits for a round"
+    if not member.is_divided:
+        return "waits for a round"
+    is_idle = group.binding is Binding.RING and not member.held
+    return "settled; no queue falls to it on the ring" if is_idle else "settled"
 
 
 def _event(event: AssignmentEvent) -> str:
@@ -75,19 +81,21 @@ def _queue(group: GroupBalance, queue: MessageQueue, owners: list[str]) -> Expla
     round_number, reason = group.reasons.get(queue, (0, None))
     wanted = reason.owner if reason is not None else ""
     owner = wanted if wanted in owners else min(owners, default="")
-    parts = [_why(reason, round_number)]
+    parts = [_why(reason, round_number, group.binding)]
     if len(owners) > 1:
         parts.append(f"reported by {' and '.join(sorted(owners))}; the broker's lease decides")
     parts += _waits(group, queue, owner, wanted)
     return ExplainedQueue(queue, owner, wanted, "; ".join(part for part in parts if part))
 
 
-def _why(reason: Reason | None, round_number: int) -> str:
+def _why(reason: Reason | None, round_number: int, binding: Binding) -> str:
     if reason is None:
         return "its broker set has not reported it, so nothing was decided"
     if reason.cause is Cause.UNWANTED:
         return "no member subscribes to its topic"
     share = f"{reason.share} of {reason.queues} among {reason.members} members are its share"
+    if binding is Binding.RING:
+        share = f"it falls to it on the ring, with {reason.share} of {reason.queues} among {reason.members} members"
     if reason.cause is Cause.GIVEN:
         return f"was free and went to {reason.owner} in round {round_number}: {share}"
     if reason.cause is Cause.MOVED:

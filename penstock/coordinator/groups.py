@@ -1,16 +1,16 @@
 """All groups that the coordinator balances: who may join, which topics matter, when rounds are due.
 
 Rules. A group exists while it has a member. Its mode is that of its first member: point to point keeps a second
-group of that mode out of a topic, publish/subscribe a second consumer out of the group; members of one group have one
-mode. Groups, members and topics are limited (A14). What is here is built from beats alone: a coordinator that begins
-to lead knows nobody, and divides nothing before everybody had the time to report what they hold. Sans-I/O; owned by
-the coordinator's event loop.
+group of that mode out of a topic, publish/subscribe a second consumer out of the group. Members of one group have one
+mode, and one way of binding queues to them. Groups, members and topics are limited (A14). What is here is built from
+beats alone: a coordinator that begins to lead knows nobody, and divides nothing before everybody had the time to
+report what they hold. Sans-I/O; owned by the coordinator's event loop.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.coordinator.balance import (
@@ -21,13 +21,21 @@ from penstock.coordinator.balance import (
     GroupBalance,
     Instruction,
     Left,
+    Member,
     Nudge,
     QueuesSeen,
     Tick,
 )
+from penstock.coordinator.ring import VIRTUAL_NODES
 from penstock.errors import RequestError
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody, SubscriptionMode
+from penstock.protocol.bodies.balance import (
+    ClientBeatAnswer,
+    ClientBeatBody,
+    SubscriptionMode,
+    subscription_name,
+)
+from penstock.protocol.bodies.subscriptions import DescribedSubscription, ReadingGroup, SubscriptionsBody
 from penstock.protocol.codes import ResponseCode
 
 NAME_MAX = 255
@@ -61,7 +69,9 @@ class Groups:
         *,
         term: int = 0,
         first_round_ms: int = 0,
+        virtual_nodes: int = VIRTUAL_NODES,
     ) -> None:
+        self._virtual_nodes = virtual_nodes
         self._times = times or BalanceTimes()
         self._limits = limits or GroupLimits()
         self.term = term
@@ -100,7 +110,9 @@ class Groups:
         group = self._groups.get(body.group)
         if group is None:
             begins_ms = max(self._first_round_ms, now_ms)
-            group = GroupBalance(body.group, self.term, self._times, begins_ms, self._numbers)
+            group = GroupBalance(
+                body.group, self.term, self._times, begins_ms, self._numbers, self._virtual_nodes
+            )
             self._groups[body.group] = group
         answer = ClientBeatAnswer(self.term)
         nudges = []
@@ -160,7 +172,9 @@ class Groups:
         """Whether it is a member already, as it is: most beats are such."""
         group = self._groups.get(body.group)
         member = group.members.get(body.client_id) if group is not None else None
-        return member is not None and member.mode is body.mode and member.topics == frozenset(body.topics)
+        if group is None or member is None or group.binding is not body.binding:
+            return False
+        return member.mode is body.mode and member.topics == frozenset(body.topics)
 
     def _check(self, body: ClientBeatBody) -> None:
         _check_name("group", body.group, NAME_MAX)
@@ -179,33 +193,67 @@ class Groups:
         others = [m for m in group.members.values() if m.client_id != body.client_id] if group else []
         if len(others) >= self._limits.members_max:
             raise _refused(f"group {body.group} is full", f"it has {self._limits.members_max} members")
-        self._check_mode(body, [member.mode for member in others])
-
-    def _check_mode(self, body: ClientBeatBody, others: Iterable[SubscriptionMode]) -> None:
-        for mode in others:
-            if mode is not body.mode:
-                raise _refused(
-                    f"group {body.group} is in mode {mode}, this consumer in {body.mode}",
-                    "all consumers of a group must use the same mode",
-                )
-            if mode is SubscriptionMode.PUBLISH_SUBSCRIBE:
-                raise _refused(
-                    f"group {body.group} has its consumer",
-                    "in publish_subscribe a group is one consumer: use a group for each, or mode clustering",
-                )
+        if group is not None and others:
+            _check_alike(body, group, others)
         if body.mode is SubscriptionMode.POINT_TO_POINT:
-            wanted = set(body.topics)
-            for group in self._groups.values():
-                if group.name != body.group and _is_point_to_point(group) and wanted & group.topics:
-                    topic = min(wanted & group.topics)
+            for topic in sorted(body.topics):
+                holder = self.point_to_point_group(topic)
+                if holder and holder != body.group:
                     raise _refused(
-                        f"topic {topic} is read point to point by group {group.name}",
-                        "one group reads a topic in this mode: join it, or use mode clustering",
+                        f"topic {topic} is read point to point by group {holder}",
+                        f"one group reads a topic in this mode: join {holder}, name no group, or use mode clustering",
                     )
 
+    # -- subscriptions ---------------------------------------------------------------------------------------
 
-def _is_point_to_point(group: GroupBalance) -> bool:
-    return any(member.mode is SubscriptionMode.POINT_TO_POINT for member in group.members.values())
+    def point_to_point_group(self, topic: str) -> str:
+        """The group that reads a topic point to point; empty if none does."""
+        for group in self._groups.values():
+            if group.mode is SubscriptionMode.POINT_TO_POINT and topic in group.topics:
+                return group.name
+        return ""
+
+    def subscriptions(self, topic: str) -> SubscriptionsBody:
+        """The subscriptions of a topic, one for each mode in which it is read, and which group a consumer that wants
+        to read it point to point and names none is to be in: the one that does, or a new one."""
+        _check_name("topic", topic, NAME_MAX)
+        readers: dict[SubscriptionMode, list[ReadingGroup]] = {}
+        for name in self.names:
+            group = self._groups[name]
+            if topic in group.topics:
+                members = [one for one in group.members.values() if topic in one.topics]
+                held = sum(1 for one in members for queue in one.held if queue.topic == topic)
+                readers.setdefault(group.mode, []).append(
+                    ReadingGroup(name, group.binding, len(members), held)
+                )
+        found = tuple(
+            DescribedSubscription(subscription_name(topic, mode), mode, mode.option, tuple(readers[mode]))
+            for mode in SubscriptionMode
+            if mode in readers
+        )
+        group_name = self.point_to_point_group(topic)
+        return SubscriptionsBody(
+            topic, found, group_name or subscription_name(topic, SubscriptionMode.POINT_TO_POINT)
+        )
+
+
+def _check_alike(body: ClientBeatBody, group: GroupBalance, others: list[Member]) -> None:
+    """Refuse whoever does not go together with the members that there are."""
+    if group.mode is not body.mode:
+        raise _refused(
+            f"group {body.group} is in mode {group.mode}, this consumer in {body.mode}",
+            "all consumers of a group must use the same mode",
+        )
+    if body.mode is SubscriptionMode.PUBLISH_SUBSCRIBE:
+        raise _refused(
+            f"group {body.group} has its consumer, {others[0].client_id}",
+            "in publish_subscribe a group is one consumer: use a group for each, or mode clustering",
+        )
+    if group.binding is not body.binding:
+        raise _refused(
+            f"group {body.group} binds its queues in the way {group.binding}, this consumer wants {body.binding}",
+            "all consumers of a group must use the same binding",
+        )
 
 
 def _nudges(group: GroupBalance, steps: list[Instruction]) -> list[NudgeMember]:

@@ -76,6 +76,9 @@ class CoordinatorOptions:
     unfinished_rounds_max: int = 10
     # How long a consumer whose connection dropped may take to come back before its queues are given to others.
     consumer_return_ms: int = 3_000
+    # Of a group with binding "ring": how often each consumer is on the consistent-hash ring; more make shares more
+    # level. All coordinators of a cluster must have the same, or queues move when another one leads.
+    ring_virtual_nodes: int = 64
     # Queues that a topic gets on demand, over all broker sets; operators may give it more.
     on_demand_queues_max: int = 10
     # Groups that may be balanced at once.
@@ -97,6 +100,7 @@ class CoordinatorOptions:
             if type(value) is int and value < (0 if field.name in _ZERO_ALLOWED else 1):
                 least = 0 if field.name in _ZERO_ALLOWED else 1
                 raise OptionError(f"{field.name} is {value}", f"use at least {least}")
+        self._require(self.ring_virtual_nodes <= 1_024, "ring_virtual_nodes", "use 1 to 1024")
         self._require(bool(self.host), "host", "name an address, 127.0.0.1 for this machine only")
         self._require(self.port <= 65_535, "port", "use 0 (any free port) to 65535")
         self._require(

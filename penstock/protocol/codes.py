@@ -149,6 +149,8 @@ class RequestCode(IntEnum):
     CLAIM_PARTITION = 9026
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
+    # Who reads a topic, in which mode (coordinator).
+    SUBSCRIPTIONS = 9029
     # Ours: a broker pushes over the connection that its client opened (docs/push.md); the last two are the broker's.
     PUSH_REGISTER = 9040
     PUSH_SUBSCRIBE = 9041

@@ -349,6 +349,7 @@ TABLE: dict[int, Needs] = {
     R.UPDATE_AND_CREATE_STATIC_TOPIC: _topic("topic", CREATE, UPDATE),
     R.REGISTER_TOPIC_IN_NAMESRV: _topic("topic", CREATE, UPDATE),
     R.CREATE_ON_DEMAND: _topic("topic", PUB, CREATE),
+    R.SUBSCRIPTIONS: _read_topic,
     R.DELETE_TOPIC_IN_BROKER: _topic("topic", DELETE),
     R.DELETE_TOPIC_IN_NAMESRV: _topic("topic", DELETE),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_config,

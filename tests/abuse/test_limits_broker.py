@@ -214,6 +214,17 @@ def test_heartbeats_with_huge_tables(tmp_path: Path) -> None:
     with_broker(tmp_path, test, client_groups_max=10, group_subscriptions_max=20, expression_size_max=100)
 
 
+@limit("broker.subscription_keys_max")
+@pytest.mark.abuse("A14")
+def test_a_subscription_with_very_many_keys(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.client.send("F", KEYS="k1")
+        for keys, code in (("k0 k1 k2", 0), ("k0 k1 k2 k3", 23), ("k1 " * 50, 0)):
+            assert (await bench.client.pull("F", subscription=keys, expressionType="KEYS")).code == code
+
+    with_broker(tmp_path, test, subscription_keys_max=3)
+
+
 @limit("broker.filter_time_max_ms")
 @pytest.mark.abuse("A17")
 def test_a_filter_that_takes_its_time(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ import pytest
 from penstock.broker.partition_leases import LeaseOutcome, PartitionLeases
 from penstock.coordinator.events import EventLines
 from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.bodies.balance import Binding
 from penstock.testing.simulation import Broken, simulate_balance
 
 SEEDS = int(os.environ.get("SEEDS", "1000"))
 FIRST = int(os.environ.get("FIRST_SEED", "1"))
 LOTS = 10
+RING_SEEDS = SEEDS // 10
 # Histories among which a broken rule has to show.
 SEARCH = 100
 
@@ -32,6 +34,17 @@ def test_no_queue_has_two_readers_and_in_the_end_each_has_one(lot: int) -> None:
     assert sum(one.rounds for one in reports) > 5 * len(reports)
     assert sum(one.moves for one in reports) > 5 * len(reports)
     assert sum(one.refusals for one in reports) > len(reports)
+
+
+@pytest.mark.seed("S4-32")
+@pytest.mark.fault("F1", "F2", "F3")
+@pytest.mark.invariant("I10")
+def test_the_same_holds_where_a_ring_binds_queues_to_consumers() -> None:
+    reports = [simulate_balance(seed, binding=Binding.RING) for seed in range(FIRST, FIRST + RING_SEEDS)]
+    assert sum(one.moves for one in reports) > 5 * len(reports)
+    assert sum(one.refusals for one in reports) > len(reports)
+    with pytest.raises(Broken, match=r"--balance --ring --seed \d+"):
+        search(Generous, binding=Binding.RING)
 
 
 def test_the_same_seed_is_the_same_history() -> None:
@@ -68,9 +81,9 @@ class Forgiving(PartitionLeases):
         return LeaseOutcome(tuple(queues))
 
 
-def search(leases: type[PartitionLeases], *, gentle: bool = False) -> None:
+def search(leases: type[PartitionLeases], *, gentle: bool = False, binding: Binding = Binding.EVEN) -> None:
     for seed in range(1, SEARCH + 1):
-        simulate_balance(seed, leases=leases, gentle=gentle)
+        simulate_balance(seed, leases=leases, gentle=gentle, binding=binding)
 
 
 @pytest.mark.parametrize("leases", [Generous, Forgetful, Forgiving])

@@ -1,4 +1,4 @@
-"""What producers and consumers ask of a coordinator (9021 to 9024).
+"""What producers and consumers ask of a coordinator (9021 to 9024, 9029).
 
 Every one of them is for the leader: what it knows of groups is in its memory alone. A coordinator that does not lead
 refuses with 2007 and the leader's address. Owned by the coordinator's event loop.
@@ -17,14 +17,18 @@ from penstock.errors import CodecError, RequestError
 from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody, ClientKind, PlacementBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.balance import CreateOnDemandRequestHeader, ExplainRequestHeader
+from penstock.protocol.headers.balance import (
+    CreateOnDemandRequestHeader,
+    ExplainRequestHeader,
+    SubscriptionsRequestHeader,
+)
 from penstock.remoting import Connection, ProcessorTable
 
 T = TypeVar("T")
 
 
 class ClientsProcessor:
-    """Codes 9021, 9022, 9023 and 9024."""
+    """Codes 9021, 9022, 9023, 9024 and 9029."""
 
     def __init__(self, leadership: Leadership, balancing: Balancing, creation: Creation) -> None:
         self._leadership = leadership
@@ -36,6 +40,7 @@ class ClientsProcessor:
         table.register(RequestCode.CLIENT_CLOSE, self.handle_client_close)
         table.register(RequestCode.EXPLAIN, self.handle_explain)
         table.register(RequestCode.CREATE_ON_DEMAND, self.handle_create_on_demand)
+        table.register(RequestCode.SUBSCRIPTIONS, self.handle_subscriptions)
 
     def handle_client_beat(self, connection: Connection, command: Command) -> Command:
         if not self._leadership.is_sure:
@@ -57,6 +62,12 @@ class ClientsProcessor:
             return not_leader(command, self._leadership)
         header = ExplainRequestHeader.decode(command.fields)
         return command.answer(body=self._balancing.explain(header.group).encode())
+
+    def handle_subscriptions(self, connection: Connection, command: Command) -> Command:
+        if not self._leadership.is_sure:
+            return not_leader(command, self._leadership)
+        header = SubscriptionsRequestHeader.decode(command.fields)
+        return command.answer(body=self._balancing.groups.subscriptions(header.topic).encode())
 
     def handle_create_on_demand(
         self, connection: Connection, command: Command

@@ -66,6 +66,23 @@ class SubscriptionMode(StrEnum):
     POINT_TO_POINT = "point_to_point"
     PUBLISH_SUBSCRIBE = "publish_subscribe"
 
+    @property
+    def option(self) -> int:
+        """The mode as a number of eight bits."""
+        return tuple(SubscriptionMode).index(self)
+
+
+class Binding(StrEnum):
+    """How the queues of a group are bound to its consumers: evenly, or by a consistent-hash ring."""
+
+    EVEN = "even"
+    RING = "ring"
+
+
+def subscription_name(topic: str, mode: SubscriptionMode) -> str:
+    """What the subscription of a topic in a mode is called: the topic and the kind."""
+    return f"{topic}-{mode.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class AssignmentEvent(Body):
@@ -135,6 +152,7 @@ class ClientBeatBody(Body):
     result: AssignmentEvent | None = None
     refused: tuple[LeasedElsewhere, ...] = ()
     sequence: int = 0
+    binding: Binding = Binding.EVEN
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
@@ -151,6 +169,7 @@ class ClientBeatBody(Body):
             result=AssignmentEvent.read(result) if result is not None else None,
             refused=tuple(LeasedElsewhere.read(item) for item in fields.object_list("refused")),
             sequence=fields.i64("sequence"),
+            binding=Binding(fields.choice("binding", Binding.EVEN, tuple(Binding))),
         )
 
     def to_json(self) -> JsonObject:
@@ -164,6 +183,7 @@ class ClientBeatBody(Body):
             result=self.result.to_json() if self.result is not None else None,
             refused=[one.to_json() for one in self.refused] or None,
             sequence=self.sequence,
+            binding=self.binding.value if self.binding is not Binding.EVEN else None,
         )
 
 

@@ -78,6 +78,10 @@ class ExplanationBody(Body):
     state: str = ""
     members: tuple[ExplainedMember, ...] = ()
     queues: tuple[ExplainedQueue, ...] = ()
+    mode: str = ""
+    binding: str = ""
+    # The names of the subscriptions that the group is in, one for each topic.
+    subscriptions: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
@@ -88,6 +92,9 @@ class ExplanationBody(Body):
             fields.text("state", ""),
             tuple(ExplainedMember.read(item) for item in fields.object_list("members")),
             tuple(ExplainedQueue.read(item) for item in fields.object_list("queues")),
+            fields.text("mode", ""),
+            fields.text("binding", ""),
+            fields.text_list("subscriptions"),
         )
 
     def to_json(self) -> JsonObject:
@@ -98,4 +105,7 @@ class ExplanationBody(Body):
             "state": self.state,
             "members": [member.to_json() for member in self.members],
             "queues": [queue.to_json() for queue in self.queues],
+            "mode": self.mode,
+            "binding": self.binding,
+            "subscriptions": list(self.subscriptions),
         }

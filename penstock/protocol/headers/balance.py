@@ -1,5 +1,5 @@
-"""Headers of balancing by the coordinator: EXPLAIN (9023) and CREATE_ON_DEMAND (9024). The bodies of the other codes
-say everything themselves (`bodies/balance.py`). Plain values."""
+"""Headers of balancing by the coordinator: EXPLAIN (9023), CREATE_ON_DEMAND (9024), SUBSCRIPTIONS (9029). The bodies
+of the other codes say everything themselves (`bodies/balance.py`). Plain values."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ class ExplainRequestHeader(Header):
     """Whose queues are to be explained."""
 
     group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionsRequestHeader(Header):
+    """The topic whose subscriptions are asked for."""
+
+    topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

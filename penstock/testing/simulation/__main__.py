@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from penstock.protocol.bodies.balance import Binding
 from penstock.testing.simulation import BalanceReport, Broken, Report, simulate, simulate_balance
 
 
@@ -18,13 +19,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--balance", action="store_true", help="of a balanced group instead of a broker set")
+    parser.add_argument("--ring", action="store_true", help="with --balance: queues are bound by a ring")
     arguments = parser.parse_args()
     write = sys.stdout.write
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         try:
             show = _print if arguments.trace else None
             report: Report | BalanceReport
-            report = simulate_balance(seed, show=show) if arguments.balance else simulate(seed, show=show)
+            if arguments.balance:
+                binding = Binding.RING if arguments.ring else Binding.EVEN
+                report = simulate_balance(seed, show=show, binding=binding)
+            else:
+                report = simulate(seed, show=show)
         except Broken as broken:
             write(f"{broken}\n")
             return 1

@@ -7,8 +7,8 @@ What runs is the production code without its sockets and clocks: `Groups` and `G
 time, overtakes others or is lost; consumers are killed, paused and cut off, the coordinator is replaced by one that
 knows nothing, and so is the broker's memory of its leases.
 
-    I10  at no moment do two consumers read one queue; once faults end, every queue is read, level within one, and
-         nothing moves any more
+    I10  at no moment do two consumers read one queue; once faults end, every queue is read, level within one or by
+         whom the ring says, and nothing moves any more
 
 A consumer reads what it holds while its lease is valid as it counts itself: from the moment at which it asked.
 """
@@ -40,8 +40,9 @@ from penstock.client.rebalance import (
 )
 from penstock.coordinator.balance import BalanceTimes
 from penstock.coordinator.groups import Groups, NudgeMember
+from penstock.coordinator.ring_division import divide_by_ring
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import ClientBeatAnswer, ClientBeatBody
+from penstock.protocol.bodies.balance import Binding, ClientBeatAnswer, ClientBeatBody
 from penstock.testing.clock import ManualClock
 from penstock.testing.simulation.judge import Broken
 
@@ -99,8 +100,10 @@ class BalanceWorld:
         show: Callable[[str], None] | None = None,
         leases: type[PartitionLeases] = PartitionLeases,
         gentle: bool = False,
+        binding: Binding = Binding.EVEN,
     ) -> None:
         self._is_gentle = gentle
+        self._binding = binding
         self._choice = random.Random(seed)
         self._seed = seed
         self._show = show
@@ -176,7 +179,8 @@ class BalanceWorld:
 
     def broken(self, text: str) -> Broken:
         self._say(f"BROKEN {text}")
-        replay = f"python -m penstock.testing.simulation --balance --seed {self._seed} --trace"
+        ring = " --ring" if self._binding is Binding.RING else ""
+        replay = f"python -m penstock.testing.simulation --balance{ring} --seed {self._seed} --trace"
         return Broken(f"seed {self._seed}: {text}; see it again with: {replay}")
 
     # -- consumers -------------------------------------------------------------------------------------------
@@ -208,6 +212,7 @@ class BalanceWorld:
             result=member.assignment.result,
             refused=tuple(member.assignment.refused.values()),
             sequence=member.sequence,
+            binding=self._binding,
         )
         self._send(member, lambda: self._take_beat(member, sent), to_coordinator=True)
 
@@ -411,6 +416,15 @@ class BalanceWorld:
     def shares(self) -> dict[str, set[MessageQueue]]:
         return {member.name: member.reading(self.now()) for member in self._members.values()}
 
+    def misplaced(self) -> str:
+        """What is wrong with who reads what in the end; empty if nothing is."""
+        found = self.shares()
+        if self._binding is Binding.RING:
+            fair = divide_by_ring(dict.fromkeys(found, (TOPIC,)), {}, {TOPIC: self.queues}).shares
+            return "" if found == fair else "in the end queues are not where the ring has them"
+        sizes = sorted(len(share) for share in found.values())
+        return "" if sizes[-1] - sizes[0] <= 1 else f"in the end consumers read {sizes} queues"
+
 
 def simulate_balance(
     seed: int,
@@ -418,9 +432,10 @@ def simulate_balance(
     show: Callable[[str], None] | None = None,
     leases: type[PartitionLeases] = PartitionLeases,
     gentle: bool = False,
+    binding: Binding = Binding.EVEN,
 ) -> BalanceReport:
     """The history of a seed. Broken, where a promise does not hold."""
-    world = BalanceWorld(seed, show, leases, gentle)
+    world = BalanceWorld(seed, show, leases, gentle, binding)
     began = world.now()
     world.join()
     world.ticks()
@@ -432,9 +447,8 @@ def simulate_balance(
     read = sorted(queue for share in shares.values() for queue in share)
     if read != sorted(world.queues):
         raise world.broken(f"I10: of {len(world.queues)} queues {len(read)} are read in the end")
-    sizes = [len(share) for share in shares.values()]
-    if max(sizes) - min(sizes) > 1:
-        raise world.broken(f"I10: in the end consumers read {sorted(sizes)} queues")
+    if wrong := world.misplaced():
+        raise world.broken(f"I10: {wrong}")
     moves = world.moves
     world.run_to(world.now() + STILL_MS)
     if world.moves != moves:

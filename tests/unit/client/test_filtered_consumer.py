@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.consumer import Consumer
-from penstock.errors import FilterError, ResponseError
+from penstock.errors import ClientError, FilterError, OptionError, ResponseError
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
 
@@ -126,3 +126,49 @@ def test_each_group_gets_the_messages_with_its_keys(address: str) -> None:
         [b"1", b"5", b"9"],
         [b"2", b"3", b"6", b"7", b"10", b"11"],
     ]
+
+
+# -- keys ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("S4-51")
+def test_only_messages_with_one_of_the_keys_are_delivered_and_progress_goes_on(address: str) -> None:
+    with penstock.Producer(address) as producer:
+        for number in range(40):
+            producer.send("T", b"%d" % number, keys=[f"k{number % 10}", f"n{number}"], queue_key="q")
+    seen = Seen()
+    quick = {"suspend_ms": 500, "persist_interval_ms": 200}
+    with Consumer(address, group="g", listener=seen, start_from="first", threads=1, **quick) as consumer:
+        consumer.subscribe("T", keys=["k3", "n4"])
+        until(lambda: len(seen.messages) == 5)
+        # What has another key counts as consumed, also behind the last one that is wanted.
+        until(lambda: lag(address, "g") == 0)
+        consumer.subscribe("T", keys="k5")
+        with penstock.Admin(address) as admin:
+            until(lambda: admin.describe_group("g").subscriptions.get("T") == "k5")
+        with penstock.Producer(address) as producer:
+            for number in range(40, 50):
+                producer.send("T", b"%d" % number, keys=f"k{number % 10}", queue_key="q")
+        until(lambda: len(seen.messages) == 6)
+    assert seen.bodies == [b"3", b"4", b"13", b"23", b"33", b"45"]
+
+
+def test_keys_that_are_none_and_brokers_that_do_not_know_them(address: str) -> None:
+    with Consumer(address, group="g") as consumer:
+        for keys in ([""], ["two words"], ["a\x01b"], "\n"):
+            with pytest.raises(OptionError, match="a key is"):
+                consumer.subscribe("T", keys=keys)
+        with pytest.raises(OptionError, match="more than one of"):
+            consumer.subscribe("T", "tag", keys="k")
+        with pytest.raises(OptionError, match="more than one of"):
+            consumer.subscribe("T", sql="a > 1", keys="k")
+        send(address, "T", b"there")
+        with pytest.raises(ClientError, match=r"cannot be read by keys: .* 300 keys"):
+            consumer.subscribe("T", keys=[f"k{number}" for number in range(300)])
+    with broker(store=QUICK, property_filters=False) as other:
+        send(other, "T", b"there")
+        with (
+            Consumer(other, group="g") as consumer,
+            pytest.raises(ClientError, match=r"does not filter by KEYS.*look at message\.keys"),
+        ):
+            consumer.subscribe("T", keys="k")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.coordinator.explain import explain
 from penstock.coordinator.groups import GroupLimits, Groups
 from penstock.coordinator.publishers import Publishers
+from penstock.coordinator.ring import HashRing
+from penstock.coordinator.ring_division import queue_key
 from penstock.errors import RequestError
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import ClientBeatBody, SubscriptionMode
+from penstock.protocol.bodies.balance import Binding, ClientBeatBody, SubscriptionMode, subscription_name
+from penstock.protocol.bodies.subscriptions import SubscriptionsBody
 
 P2P, PUBSUB = SubscriptionMode.POINT_TO_POINT, SubscriptionMode.PUBLISH_SUBSCRIBE
 
@@ -20,8 +24,12 @@ def beat(
     *topics: str,
     mode: SubscriptionMode = SubscriptionMode.CLUSTERING,
     sequence: int = 1,
+    binding: Binding = Binding.EVEN,
 ) -> None:
-    groups.beat(ClientBeatBody(client, group, mode=mode, topics=topics or ("T",), sequence=sequence), 0)
+    body = ClientBeatBody(
+        client, group, mode=mode, topics=topics or ("T",), sequence=sequence, binding=binding
+    )
+    groups.beat(body, 0)
 
 
 @pytest.mark.feature("clustering", "fifth-seed")
@@ -70,6 +78,112 @@ def test_publish_subscribe_lets_a_group_have_one_consumer() -> None:
     beat(groups, "a", mode=PUBSUB, sequence=2)
     groups.left("g", "a", 0)
     beat(groups, "b", mode=PUBSUB)
+
+
+@pytest.mark.seed("S4-27")
+@pytest.mark.seed("S4-28")
+@pytest.mark.seed("S4-30")
+@pytest.mark.seed("S4-35")
+@pytest.mark.seed("S4-50")
+@pytest.mark.seed("S4-54")
+@pytest.mark.seed("S4-55")
+@pytest.mark.seed("S4-56")
+def test_a_topic_has_a_subscription_for_each_mode_in_which_it_is_read() -> None:
+    groups = Groups()
+    assert groups.subscriptions("T") == SubscriptionsBody("T", (), "T-point_to_point")
+    beat(groups, "a", "g", mode=P2P, binding=Binding.RING)
+    beat(groups, "b", "g", mode=P2P, binding=Binding.RING)
+    beat(groups, "d", "i", mode=PUBSUB)
+    beat(groups, "e", "j", mode=PUBSUB)
+    beat(groups, "f", "k", "U")
+    found = groups.subscriptions("T")
+    assert [(one.name, one.mode, one.option) for one in found.subscriptions] == [
+        ("T-point_to_point", P2P, 1),
+        ("T-publish_subscribe", PUBSUB, 2),
+    ]
+    point, publish = found.subscriptions
+    assert [(one.group, one.binding, one.consumers) for one in point.groups] == [("g", Binding.RING, 2)]
+    assert [(one.group, one.consumers) for one in publish.groups] == [("i", 1), ("j", 1)]
+    assert SubscriptionsBody.decode(found.encode()) == found
+    assert all(
+        0 <= mode.option < 256 and subscription_name("T", mode) == f"T-{mode}" for mode in SubscriptionMode
+    )
+
+
+@pytest.mark.seed("S4-33")
+@pytest.mark.seed("S4-34")
+def test_whoever_names_no_group_is_in_the_one_that_reads_the_topic_point_to_point_or_in_a_new_one() -> None:
+    groups = Groups()
+    created = groups.subscriptions("T").join
+    assert created == "T-point_to_point"
+    beat(groups, "a", created, mode=P2P)
+    assert groups.subscriptions("T").join == created
+    with pytest.raises(RequestError, match=f"by group {created}.*join {created}, name no group"):
+        beat(groups, "b", "other", mode=P2P)
+    groups.left(created, "a", 0)
+    beat(groups, "b", "other", mode=P2P)
+    assert groups.subscriptions("T").join == "other"
+    # Another mode does not hold the topic.
+    beat(groups, "c", "many", "U")
+    assert groups.subscriptions("U").join == "U-point_to_point"
+    for name in ("", "x" * 256, "\0"):
+        with pytest.raises(RequestError, match="topic is"):
+            groups.subscriptions(name)
+
+
+@pytest.mark.seed("S4-48")
+@pytest.mark.seed("S4-49")
+def test_a_group_knows_its_consumers_whether_they_are_there_and_their_topics() -> None:
+    """O-7: a group may cover several topics, and is in one subscription of each."""
+    groups = Groups()
+    beat(groups, "a", "g", "T", "U")
+    beat(groups, "b", "g", "T")
+    groups.dropped("g", "b", 0)
+    group = groups.get("g")
+    assert group is not None
+    assert {name: member.dropped_ms is None for name, member in group.members.items()} == {
+        "a": True,
+        "b": False,
+    }
+    said = explain(group, 1, 10)
+    assert said.subscriptions == ("T-clustering", "U-clustering")
+    assert (said.mode, said.binding) == ("clustering", "even")
+    assert [one.consumers for one in groups.subscriptions("U").subscriptions[0].groups] == [1]
+
+
+def test_members_of_a_group_are_bound_in_one_way() -> None:
+    groups = Groups()
+    beat(groups, "a", binding=Binding.RING)
+    with pytest.raises(RequestError, match="in the way ring, this consumer wants even"):
+        beat(groups, "b")
+    beat(groups, "b", binding=Binding.RING)
+    groups.left("g", "b", 0)
+    # Alone, it may change its mind, and its mode as well.
+    beat(groups, "a", sequence=2, mode=P2P)
+    group = groups.get("g")
+    assert group is not None
+    assert (group.binding, group.mode) == (Binding.EVEN, P2P)
+
+
+@pytest.mark.seed("S4-54")
+@pytest.mark.seed("S4-61")
+def test_who_is_idle_on_the_ring_is_told_why() -> None:
+    queue = MessageQueue("T", "b", 0)
+    groups = Groups()
+    for name in "abc":
+        beat(groups, name, binding=Binding.RING)
+    groups.seen({"T": (queue,)}, frozenset("b"), 0)
+    groups.tick(1_000)
+    group = groups.get("g")
+    assert group is not None
+    owner = HashRing("abc").owner(queue_key(queue))
+    said = explain(group, 1, 1_000)
+    assert [
+        (one.wanted, "falls to it on the ring, with 1 of 1 among 3" in one.why) for one in said.queues
+    ] == [(owner, True)]
+    states = {member.client_id: member.state for member in said.members}
+    assert states.pop(str(owner)) == "is to take over 1 queues"
+    assert set(states.values()) == {"settled; no queue falls to it on the ring"}
 
 
 @pytest.mark.feature("clustering", "fifth-seed")

@@ -10,6 +10,7 @@ from penstock.errors import CodecError
 from penstock.protocol.bodies import Body, MessageQueue
 from penstock.protocol.bodies.balance import (
     AssignmentEvent,
+    Binding,
     ClientBeatAnswer,
     ClientBeatBody,
     ClientKind,
@@ -22,6 +23,7 @@ from penstock.protocol.bodies.balance import (
     SubscriptionMode,
 )
 from penstock.protocol.bodies.explanation import ExplainedMember, ExplainedQueue, ExplanationBody
+from penstock.protocol.bodies.subscriptions import DescribedSubscription, ReadingGroup, SubscriptionsBody
 
 names = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
 numbers = st.integers(0, 2**31 - 1)
@@ -48,6 +50,24 @@ bodies = st.one_of(
         st.none() | events,
         elsewhere,
         st.integers(0, 2**62),
+        st.sampled_from(Binding),
+    ),
+    st.builds(
+        SubscriptionsBody,
+        names,
+        st.lists(
+            st.builds(
+                DescribedSubscription,
+                names,
+                st.sampled_from(SubscriptionMode),
+                st.integers(0, 255),
+                st.lists(
+                    st.builds(ReadingGroup, names, st.sampled_from(Binding), numbers, numbers), max_size=3
+                ).map(tuple),
+            ),
+            max_size=3,
+        ).map(tuple),
+        names,
     ),
     st.builds(ClientBeatAnswer, numbers, st.booleans(), st.none() | events),
     st.builds(LeaseRequestBody, names, names, some_queues),
@@ -73,6 +93,9 @@ bodies = st.one_of(
             max_size=3,
         ).map(tuple),
         st.lists(st.builds(ExplainedQueue, queues, names, names, names), max_size=3).map(tuple),
+        names,
+        names,
+        st.lists(names, max_size=3).map(tuple),
     ),
 )
 
@@ -92,6 +115,10 @@ def test_what_is_written_is_read(body: Body) -> None:
         (ClientBeatBody, b'{"kind": "broker"}'),
         (ClientBeatBody, b'{"mode": "all"}'),
         (ClientBeatBody, b'{"topics": [1]}'),
+        (ClientBeatBody, b'{"binding": "chance"}'),
+        (SubscriptionsBody, b'{"subscriptions": [{"option": 256}]}'),
+        (SubscriptionsBody, b'{"subscriptions": [{"mode": "all"}]}'),
+        (SubscriptionsBody, b'{"subscriptions": [{"groups": [{"consumers": -1}]}]}'),
         (ClientBeatBody, b'{"result": []}'),
         (LeaseAnswerBody, b'{"leaseMs": -1}'),
         (PlacementBody, b'{"queues": {"b": "x"}}'),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.protocol.bodies.balance import ClientBeatBody, SubscriptionMode
 from penstock.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from penstock.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from penstock.protocol.bodies.staged import encode_head
@@ -97,6 +98,14 @@ def test_locks_stages_and_acks_need_every_topic_in_their_bodies() -> None:
         (Kind.GROUP, "h", SUB),
         (Kind.GROUP, "i", SUB),
     }
+
+
+@pytest.mark.abuse("A9")
+def test_who_asks_for_the_readers_of_a_topic_may_read_it_and_who_joins_them_may_be_in_their_group() -> None:
+    reads = (Action.SUB, Action.GET)
+    assert needs(RequestCode.SUBSCRIPTIONS, topic="T") == {(Kind.TOPIC, "T", reads)}
+    body = ClientBeatBody("c", "billing", mode=SubscriptionMode.POINT_TO_POINT, topics=("T",)).encode()
+    assert needs(RequestCode.CLIENT_BEAT, body) == {(Kind.GROUP, "billing", SUB), (Kind.TOPIC, "T", SUB)}
 
 
 def test_a_transaction_ends_where_its_sender_may_send() -> None:
