@@ -50,6 +50,11 @@ DURABILITIES = ("memory", "flushed", "replicated")
 @click.option(
     "--durability", type=click.Choice(DURABILITIES), help="What must be reached before a line counts as sent."
 )
+@click.option(
+    "--idempotent",
+    is_flag=True,
+    help="Store each line once, also where an answer is lost and it is sent again.",
+)
 @click.option("--delay", type=SpanType(), help="Deliver every message so long after it was sent.")
 @click.option("--deliver-at", type=MomentType(), help="Deliver every message at this time.")
 @client_options
@@ -61,6 +66,7 @@ def produce(
     batch: int | None,
     queue_key: str,
     durability: str | None,
+    idempotent: bool,
     delay: int | None,
     deliver_at: int | None,
     cluster: Cluster,
@@ -94,6 +100,7 @@ def produce(
             call_timeout_ms=cluster.timeout_ms,
             batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
+            idempotent=idempotent,
         )
         with producer, _progress() as told:
             work = _Sending(producer, as_json, told)
