@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -81,11 +82,9 @@ def with_broker(path: Path, test: Scenario, **options: Any) -> None:
     run(scenario)
 
 
-async def crash(bench: Bench) -> None:
-    """Nothing more is written, as after kill -9; only the topics' file is, which is written at once anyway."""
-    assert await bench.broker.topics.save()
-    bench.broker.store.abandon()
-    bench.broker._store = None
+def crashed(path: Path) -> Path:
+    """The directory as kill -9 would leave it now: what was written is there, nothing was closed."""
+    return Path(shutil.copytree(path, path.with_name(f"{path.name}-crashed")))
 
 
 # -- one message ---------------------------------------------------------------------------------------------
@@ -336,11 +335,11 @@ def test_a_repetition_waits_for_the_same_flush_as_the_first(tmp_path: Path) -> N
 @pytest.mark.parametrize("snapshot", ["kept", "lost", "torn", "old"])
 @pytest.mark.parametrize("is_crash", [False, True])
 def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool, snapshot: str) -> None:
-    file = tmp_path / "config" / FILE_NAME
-
     async def scenario() -> None:
+        data = tmp_path / "data"
+        file = data / "config" / FILE_NAME
         answers: dict[int, Command] = {}
-        async with running(tmp_path, idempotence_save_interval_ms=1) as bench:
+        async with running(data, idempotence_save_interval_ms=1) as bench:
             for sequence in range(20):
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
             while not file.exists():  # noqa: ASYNC110
@@ -351,14 +350,15 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
             port = bench.broker._listening().port
             if is_crash:
-                await crash(bench)
+                data = crashed(data)
+                file = data / "config" / FILE_NAME
         if snapshot == "lost":
             file.unlink()
         elif snapshot == "torn":
             file.write_bytes(file.read_bytes()[:-5])
         elif snapshot == "old":
             file.write_bytes(old)
-        async with running(tmp_path, port=port) as bench:
+        async with running(data, port=port) as bench:
             for sequence, first in answers.items():
                 again = await send(bench.client, sequence, b"%d" % sequence)
                 assert answer(again) == answer(first)
@@ -406,7 +406,7 @@ def test_idempotent_sends_wait_while_the_log_is_read_and_others_do_not(
         (tmp_path / "config" / FILE_NAME).unlink()
         monkeypatch.setattr("penstock.broker.idempotence.FIRST_BYTES", 1)
         monkeypatch.setattr("penstock.broker.idempotence.TURN_BYTES", 1)
-        monkeypatch.setattr("penstock.broker.sequence_scan.PIECE_BYTES", 500)
+        monkeypatch.setattr("penstock.broker.sequence_scan.PIECE_BYTES", 1_500)
         async with running(tmp_path) as bench:
             assert not bench.broker.sequences.is_ready
             refused = await send(bench.client, 3)
@@ -424,18 +424,19 @@ def test_idempotent_sends_wait_while_the_log_is_read_and_others_do_not(
 
 def test_a_deleted_topic_begins_anew_also_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path) as bench:
+        data = tmp_path / "data"
+        async with running(data) as bench:
             await send(bench.client, 1, b"gone")
             await bench.client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
             first = await send(bench.client, 1, b"new")
             assert first.fields["penstockRepeated"] == "false"
-            await crash(bench)
-        async with running(tmp_path) as bench:
+            data = crashed(data)
+        async with running(data) as bench:
             assert (await send(bench.client, 1, b"new")).fields["penstockRepeated"] == "true"
             assert await bodies(bench) == [b"new"]
             await bench.client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
-            await crash(bench)
-        async with running(tmp_path) as bench:
+            data = crashed(data)
+        async with running(data) as bench:
             assert (await send(bench.client, 1, b"third")).fields["penstockRepeated"] == "false"
             assert await bodies(bench) == [b"third"]
 
@@ -506,11 +507,12 @@ def test_a_storm_of_repetitions_leaves_every_message_exactly_once(tmp_path: Path
 
     async def scenario() -> None:
         seen: dict[int, tuple[object, ...]] = {}
-        async with running(tmp_path) as bench:
+        data = tmp_path / "data"
+        async with running(data) as bench:
             await storm(bench, seen, 120)
             port = bench.broker._listening().port
-            await crash(bench)
-        async with running(tmp_path, port=port) as bench:
+            data = crashed(data)
+        async with running(data, port=port) as bench:
             await storm(bench, seen, 120)
             found = [body for queue in range(3) for body in await bodies(bench, queue)]
         wanted = {b"%d" % sequence for sequence in seen}
