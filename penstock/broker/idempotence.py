@@ -13,7 +13,7 @@ Rules. The log is the truth, here as everywhere: the file only makes a start qui
 and confirmed, so that it never knows a record that a crash or an election takes back. While the log is still being
 read idempotent sends are refused for the moment, and nothing else waits for it. What the table says is checked
 against the record before anybody is told (`known`), so that a message that is not in the log is never called stored.
-Owned by the event loop, except that `recover` may run in a thread before anything else uses it.
+Owned by the event loop; `recover` runs in a thread, and holds the lock, while the loop takes no send.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,9 +44,11 @@ from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 TICK_MS = 100
-# Bytes of the log that are read before a broker begins to answer, and then in one turn of the loop.
-FIRST_BYTES = 256 << 20
-TURN_BYTES = 8 << 20
+# How long the log is read before a broker begins to answer, and then in one turn of the loop; the next turn follows
+# after a moment where there is more.
+FIRST_MS = 500
+TURN_MS = 10
+PAUSE_MS = 20
 # The file is written anew when the log has grown by so much, also if nobody sends idempotently.
 GROWTH_BYTES = 64 << 20
 FAR = 1 << 62
@@ -90,6 +93,8 @@ class Idempotence:
         self._has_news = False
         self._next_save_ms = 0
         self._saving: asyncio.Task[None] | None = None
+        self._going_on: asyncio.TimerHandle | None = None
+        self._lock = threading.Lock()
         # Sends that were answered as stored before.
         self.repeated = 0
 
@@ -112,7 +117,7 @@ class Idempotence:
             # Another directory's, or a disk that lost what it had synced: only what lies before the end can be true.
             _LOG.warning("%s knows the log up to %d, which ends at %d", FILE_NAME, self._read_to, end)
             self.table.cut(end)
-            self._read_to = end
+            self._read_to = self._saved_to = end
         for topic, before in store.deleted_topics.items():
             self.table.forget_topic(topic, before)
         self._read_to = max(self._read_to, self._oldest_needed())
@@ -144,9 +149,10 @@ class Idempotence:
 
     def recover(self) -> None:
         """Before this broker takes messages: know what the log holds, or as much as can be read in a moment."""
-        self._is_leading = True
-        self._goal = self._store.log.max_offset
-        self._read(self._goal, FIRST_BYTES)
+        with self._lock:
+            self._is_leading = True
+            self._goal = self._store.log.max_offset
+            self._read(self._goal, FIRST_MS)
         if self._read_to < self._goal:
             _LOG.warning(
                 "idempotent sends wait: %d bytes of the log are still to be read", self._goal - self._read_to
@@ -175,14 +181,17 @@ class Idempotence:
             self._cuts = len(cuts)
             self.table.cut(position)
             self._read_to = min(self._read_to, position)
+            self._saved_to = min(self._saved_to, position)
             self._has_news = True
 
-    def _read(self, limit: int, most: int) -> None:
-        """Take in the log up to a position, or so many bytes of it."""
+    def _read(self, limit: int, for_ms: int) -> None:
+        """Take in the log up to a position, or as much of it as can be read in this time."""
         self._follow_cuts()
+        if self._read_to >= limit:
+            return
         deleted = self._store.deleted_topics
-        stop = min(limit, self._read_to + most)
-        while self._read_to < stop:
+        until_ms = self._clock.monotonic_ms() + for_ms
+        while self._read_to < limit and self._clock.monotonic_ms() <= until_ms:
             self._read_to, sends = scan(self._store.log, self._read_to, limit)
             for send in sends:
                 if send.position >= deleted.get(send.pair.topic, 0):
@@ -190,18 +199,28 @@ class Idempotence:
                     self._has_news = True
 
     def _topic_deleted(self, topic: str) -> None:
-        self.table.forget_topic(topic, FAR)
-        self._has_news = True
+        with self._lock:
+            self.table.forget_topic(topic, FAR)
+            self._has_news = True
 
     def tick(self) -> None:
         """Follow the log, and save now and then."""
-        if not self._is_leading:
-            self._read(self._store.dispatch.offset, TURN_BYTES)
-        elif self._read_to < self._goal:
-            self._read(self._goal, TURN_BYTES)
-        now_ms = self._clock.monotonic_ms()
-        if self._saving is None and now_ms >= self._next_save_ms and self._must_save(GROWTH_BYTES):
-            self._saving = asyncio.ensure_future(self._save(now_ms))
+        if not self._lock.acquire(blocking=False):
+            return  # it is being read anyway
+        try:
+            limit = self._goal if self._is_leading else self._store.dispatch.offset
+            self._read(limit, TURN_MS)
+            if self._read_to < limit and self._going_on is None:
+                self._going_on = asyncio.get_running_loop().call_later(PAUSE_MS / 1000, self._go_on)
+            is_time = self._clock.monotonic_ms() >= self._next_save_ms
+            if self._saving is None and is_time and self._must_save(GROWTH_BYTES):
+                self._saving = asyncio.ensure_future(self._save(*self._freeze()))
+        finally:
+            self._lock.release()
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        self.tick()
 
     # -- the file --------------------------------------------------------------------------------------------
 
@@ -211,14 +230,20 @@ class Idempotence:
         return min(known, self._store.flusher.flushed_offset, self.confirmed_offset())
 
     def _must_save(self, growth: int) -> bool:
-        return self._has_news or self._safe() - self._saved_to >= growth
+        """Whether the file would say more than it does; a new master does not know yet what is confirmed."""
+        more = self._safe() - self._saved_to
+        return more >= growth or (more >= 0 and self._has_news)
 
-    async def _save(self, began_ms: int) -> None:
+    def _freeze(self) -> tuple[Frozen, int]:
+        """What is to be written, and the log position that it knows."""
+        position = self._safe()
+        self._has_news = False
+        self.table.expire(self._expired_ms())
+        return freeze(self.table, position), position
+
+    async def _save(self, frozen: Frozen, position: int) -> None:
+        began_ms = self._clock.monotonic_ms()
         try:
-            position = self._safe()
-            self._has_news = False
-            self.table.expire(self._expired_ms())
-            frozen = freeze(self.table, position)
             await asyncio.to_thread(self._write, frozen, position)
             self._saved_to = position
         except OSError as error:
@@ -236,10 +261,12 @@ class Idempotence:
 
     async def stop(self) -> None:
         """Save what is left."""
+        if self._going_on is not None:
+            self._going_on.cancel()
         if self._saving is not None:
             await self._saving
         if self._must_save(1):
-            await self._save(self._clock.monotonic_ms())
+            await self._save(*self._freeze())
 
     # -- sends -----------------------------------------------------------------------------------------------
 

@@ -36,8 +36,7 @@ def freeze(table: SequenceTable, position: int) -> Frozen:
     frozen: Frozen = []
     for pair, window in table.items():
         known = Window(window.floor, window.used_ms, window.sequences[:], window.positions[:])
-        if known.positions and max(known.positions) >= position:
-            known.keep_positions(0, position)
+        known.keep_positions(0, position)
         if known.sequences or known.floor >= 0:
             frozen.append((pair, known))
     return frozen

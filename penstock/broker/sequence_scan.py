@@ -31,7 +31,7 @@ from penstock.broker.topics import (
 from penstock.message import SystemFlag
 from penstock.store.commit_log import CommitLog
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 256 << 10
 SEQUENCE_MAX = 2**62
 _SIGN = f"{text.SEQUENCE}\x01".encode()
 _WAITING_TOPICS = (SCHEDULE_TOPIC, HALF_TOPIC, WHEEL_TIMER_TOPIC)

@@ -83,6 +83,8 @@ class Window:
 
     def keep_positions(self, low: int, high: int) -> None:
         """Only what lies in [low, high) was ever stored."""
+        if not self.positions or (min(self.positions) >= low and max(self.positions) < high):
+            return
         kept = [
             (sequence, position)
             for sequence, position in zip(self.sequences, self.positions, strict=True)

@@ -404,9 +404,9 @@ def test_idempotent_sends_wait_while_the_log_is_read_and_others_do_not(
             for sequence in range(50):
                 await send(bench.client, sequence)
         (tmp_path / "config" / FILE_NAME).unlink()
-        monkeypatch.setattr("penstock.broker.idempotence.FIRST_BYTES", 1)
-        monkeypatch.setattr("penstock.broker.idempotence.TURN_BYTES", 1)
-        monkeypatch.setattr("penstock.broker.sequence_scan.PIECE_BYTES", 1_500)
+        for name in ("FIRST_MS", "TURN_MS"):
+            monkeypatch.setattr(f"penstock.broker.idempotence.{name}", -1)
+        monkeypatch.setattr("penstock.broker.idempotence.PAUSE_MS", 3_600_000)
         async with running(tmp_path) as bench:
             assert not bench.broker.sequences.is_ready
             refused = await send(bench.client, 3)
@@ -414,6 +414,7 @@ def test_idempotent_sends_wait_while_the_log_is_read_and_others_do_not(
             assert (refused.remark or "").startswith("[REJECTREQUEST]")
             assert int(refused.fields["penstockRetryAfterMs"]) > 0
             assert (await bench.client.send("T", b"plain", 0)).code == 0
+            monkeypatch.setattr("penstock.broker.idempotence.TURN_MS", 10)
             while not bench.broker.sequences.is_ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             assert (await send(bench.client, 3)).fields["penstockRepeated"] == "true"
