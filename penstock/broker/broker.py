@@ -29,6 +29,7 @@ from penstock.broker.delay import DelayService
 from penstock.broker.fast_path import SendFastPath
 from penstock.broker.flow_control import FlowControl
 from penstock.broker.groups import Groups
+from penstock.broker.idempotence import TICK_MS, Idempotence
 from penstock.broker.locks import QueueLocks
 from penstock.broker.master_services import MasterServices
 from penstock.broker.message_ids import OffsetIds, UniqueIds
@@ -119,6 +120,7 @@ class Broker:
         self.groups = Groups(options, runtime, config, limit)
         self.offsets = ConsumerOffsets(options, runtime, config)
         self.modes = RequestModes(options, runtime, config)
+        self.sequences = Idempotence(options, runtime, config)
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
         if self._guard is not None:
@@ -224,10 +226,8 @@ class Broker:
             await self._zookeeper.start()
         publications = await self._finish_publications(store)
         self._assemble(store, publications)
-        if not self.options.is_slave:
-            await asyncio.get_running_loop().run_in_executor(None, self.transactions.recover)
-            if self.pop is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self.pop.service.recover)
+        if not self.options.is_slave and self._services is not None:
+            await self._services.read_log()
         if self._flusher is not None and self._place is not None:
             self._flusher.start()
             await self._place.start()
@@ -281,6 +281,7 @@ class Broker:
         flusher = self._flusher = LoopFlusher(store)
         writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
         publications.replicated = writer.replicated
+        self.sequences.open(store, self.topics)
         delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
         paths = StorePaths(self.data_dir)
@@ -317,6 +318,7 @@ class Broker:
         self._services = MasterServices(
             *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self._zookeeper),
             pop=pop.service,
+            sequences=self.sequences,
         )
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         leases, flow, rates = self.leases, self.flow, self.statistics
@@ -326,6 +328,7 @@ class Broker:
         self.push = self._services.push = PushService(options, store, pulls, offsets, leases, clock)
         sends = SendProcessor(
             *(self.rules, writer, TimerSends(timers), unique_ids, self.offset_ids, self.transactions.open),
+            sequences=self.sequences,
             body_bytes_max=store.options.max_message_size_bytes,
             batch_count_max=options.batch_count_max,
             learn=self._make_fast_path(writer),
@@ -354,7 +357,7 @@ class Broker:
         parts: list[object] = [
             *processors,
             *(publications, timers, self.rules, self.flow, self.calls, self.registration, pop),
-            *(self.topics, self.groups, self.consumers, self.producers),
+            *(self.topics, self.groups, self.consumers, self.producers, self.sequences),
         ]
         self._followers = [part for part in parts if hasattr(part, "reconfigure")]
 
@@ -372,6 +375,7 @@ class Broker:
             parts = MemberParts(
                 *(store, flusher, writer, pulls, delay, timers, self.publications, self._services),
                 *(self.topics, self._tables, self.leases, self.registration, self.pop.service),
+                self.sequences,
             )
             return CoordinatedMember(
                 *(options, parts, self.reconfigure, self._adopt, runtime, self._listening),
@@ -415,6 +419,7 @@ class Broker:
         self.offsets.start()
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
+        self._timers.every(TICK_MS, self.sequences.tick)
         self._timers.every(self.store_options.clean_interval_ms, self._tell_of_timers)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
         if not self.options.coordinators:
@@ -487,6 +492,7 @@ class Broker:
         if self._delay is not None and self._timer is not None:
             await self._delay.stop()
             await self._timer.stop()
+        await self.sequences.stop()
         await self.topics.stop()
         await self.groups.stop()
         await self.offsets.stop()

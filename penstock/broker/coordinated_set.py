@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from penstock.broker.delay import DelayService
+from penstock.broker.idempotence import Idempotence
 from penstock.broker.master_services import MasterServices
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
@@ -79,6 +80,7 @@ class MemberParts:
     leases: PartitionLeases
     registration: Registration
     pop: PopService
+    sequences: Idempotence
 
 
 class CoordinatedMember:
@@ -161,6 +163,7 @@ class CoordinatedMember:
         parts.delay.confirmed_offset = lambda: replicas.confirm_offset
         parts.timers.saver.confirmed_offset = lambda: replicas.confirm_offset
         parts.pop.confirmed_offset = lambda: replicas.confirm_offset
+        parts.sequences.confirmed_offset = lambda: replicas.sure_offset
         parts.publications.confirmed = replicas.confirmed
         parts.publications.on_released = replicas.hold_ended
         parts.leases.is_sure = lambda: replicas.waits.lapsed() is None

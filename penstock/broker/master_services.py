@@ -1,6 +1,7 @@
 """What only a master does besides answering: it delivers delayed messages, by level and by time, asks about
 transactions, publishes what was staged, gives popped messages out and takes back what is not acknowledged, pushes to
-clients, says which groups still need old messages, and writes offsets to ZooKeeper where they are to be there.
+clients, says which groups still need old messages, recognises what is sent again, and writes offsets to ZooKeeper where
+they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.delay import DelayService
+from penstock.broker.idempotence import Idempotence
 from penstock.broker.pop_service import PopService
 from penstock.broker.publications import Publications
 from penstock.broker.push_service import PushService
@@ -36,7 +38,9 @@ class MasterServices:
         zookeeper: ZooKeeperOffsets | None = None,
         *,
         pop: PopService,
+        sequences: Idempotence,
     ) -> None:
+        self._sequences = sequences
         self._pop = pop
         self.push: PushService  # reads as pulls do, so it is made after them
         self._delay = delay
@@ -55,10 +59,15 @@ class MasterServices:
         knew."""
         if self._zookeeper is not None:
             await self._zookeeper.prepare()
+        await asyncio.get_running_loop().run_in_executor(None, self._publications.recover)
+        await self.read_log()
+
+    async def read_log(self) -> None:
+        """Know what the log says of transactions, of what was popped and of what was sent idempotently."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._publications.recover)
         await loop.run_in_executor(None, self._transactions.recover)
         await loop.run_in_executor(None, self._pop.recover)
+        await loop.run_in_executor(None, self._sequences.recover)
 
     def start(self) -> None:
         if self.is_running:
@@ -93,5 +102,6 @@ class MasterServices:
         await self._transactions.stop()
         await self._pop.stop()
         await self._publications.stop()
+        self._sequences.rest()
         if self._zookeeper is not None:
             await self._zookeeper.rest()

@@ -32,6 +32,10 @@ _AT_LEAST_ONE = (
     "offsets_max",
     "offset_save_interval_ms",
     "delay_save_interval_ms",
+    "idempotence_window",
+    "idempotence_queues_max",
+    "idempotence_sequences_max",
+    "idempotence_save_interval_ms",
     "timer_max_delay_s",
     "timer_slot_max",
     "timer_save_interval_ms",
@@ -358,6 +362,20 @@ class BrokerOptions:
     sends_waiting_bytes_max: int = 256 << 20
     # Messages in one batch.
     batch_count_max: int = 10_000
+
+    # -- idempotent sends
+
+    # Messages of one producer in one queue that are recognised when they are sent again; at 16 bytes each. Older ones
+    # are refused then, as nobody knows whether they are stored.
+    idempotence_window: int = 16_384
+    # Pairs of producer and queue that are remembered; over it further ones are refused as busy.
+    idempotence_queues_max: int = 100_000
+    # Messages of all of them that are recognised; over it those who sent longest ago have theirs refused.
+    idempotence_sequences_max: int = 4_000_000
+    # A pair that sends nothing for so long is forgotten; so much of the log is read if the table's file is lost.
+    idempotence_expiry_ms: int = 86_400_000
+    # How often the table goes to its file if it changed; the log has what the file has not.
+    idempotence_save_interval_ms: int = 5_000
 
     # -- transactions
 

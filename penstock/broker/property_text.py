@@ -31,10 +31,13 @@ TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+# Who sent a message idempotently, and its number: the broker's to set, from the header of the send.
+PRODUCER = "PENSTOCK_PRODUCER"
+SEQUENCE = "PENSTOCK_SEQUENCE"
 # Never stored: properties that live only between a client and its broker.
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 # Set by the broker on every send, or taken out by it.
-BROKERS_OWN = frozenset((REGION, TRACE_ON, CLUSTER, POP_CHECK, WAIT, SEAL))
+BROKERS_OWN = frozenset((REGION, TRACE_ON, CLUSTER, POP_CHECK, WAIT, SEAL, PRODUCER, SEQUENCE))
 
 
 def parse(text: str) -> dict[str, str]:

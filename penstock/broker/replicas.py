@@ -246,6 +246,11 @@ class Replicas:
         """How far the log is with everybody who could be master."""
         return self.server.confirm_offset if self.is_master and self.server is not None else 0
 
+    @property
+    def sure_offset(self) -> int:
+        """How far the log is that no election takes back: a master's confirmed part, or what a replica may show."""
+        return self.confirm_offset if self.is_master else self._store.dispatch.offset
+
     async def confirmed(self, position: int) -> None:
         """Wait until the log is confirmed so far. Raises RequestError where it is not in time."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -207,8 +207,8 @@ class MessageWriter:
         born_host: HostAddress,
         demand: Durability | None,
         done: Callable[[BatchResult, Written], None],
-    ) -> None:
-        """Store a client's encoded batch, all of it or nothing."""
+    ) -> BatchResult:
+        """Store a client's encoded batch, all of it or nothing; where it is. `done` may have been called then."""
         self._flow.admit(len(batch))
         self._ask_replicas(demand, 1)
         self.queue(topic, queue_id)
@@ -235,6 +235,12 @@ class MessageWriter:
             started_ms,
             lambda written: done(result, written),
         )
+        return result
+
+    def wait_again(self, end: int, demand: Durability | None, done: Done) -> None:
+        """`done` is called as for a message that ends at this log position, which was stored before."""
+        self._flow.admit(0)
+        self._wait((), end, demand, self._clock.monotonic_ms(), done, held=1)
 
     def append_copies(self, requests: Sequence[AppendRequest]) -> None:
         """Store messages of any topics with one write; nobody waits for them. If this raises, those that were
@@ -274,7 +280,16 @@ class MessageWriter:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def _wait(self, parts: Parts, end: int, demand: Durability | None, started_ms: int, done: Done) -> None:
+    def _wait(
+        self,
+        parts: Parts,
+        end: int,
+        demand: Durability | None,
+        started_ms: int,
+        done: Done,
+        held: int = 0,
+    ) -> None:
+        """`held`: how many wait that are in no part."""
         level = self.default_durability if demand is None else demand
         replicas = self.replicas
         if replicas is not None:
@@ -292,6 +307,7 @@ class MessageWriter:
                 done(_unknown(lapsed))
             return
         waiting = _Waiting(self, parts, started_ms, done)
+        waiting.count += held
         waiting.awaits_flush = self._is_sync or level is Durability.FLUSHED
         waiting.awaits_replicas = level is Durability.REPLICATED
         self._flow.began(waiting.count, waiting.size)

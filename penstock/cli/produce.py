@@ -51,6 +51,11 @@ DURABILITIES = ("memory", "flushed", "replicated")
 @click.option(
     "--durability", type=click.Choice(DURABILITIES), help="What must be reached before a line counts as sent."
 )
+@click.option(
+    "--idempotent",
+    is_flag=True,
+    help="Store each line once, also where an answer is lost and it is sent again.",
+)
 @click.option("--delay", type=SpanType(), help="Deliver every message so long after it was sent.")
 @click.option("--deliver-at", type=MomentType(), help="Deliver every message at this time.")
 @client_options
@@ -63,6 +68,7 @@ def produce(
     queue_key: str,
     by_key: bool,
     durability: str | None,
+    idempotent: bool,
     delay: int | None,
     deliver_at: int | None,
     cluster: Cluster,
@@ -97,6 +103,7 @@ def produce(
             batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
             partition_by_key=by_key,
+            idempotent=idempotent,
         )
         with producer, _progress() as told:
             work = _Sending(producer, as_json, told)

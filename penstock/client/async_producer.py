@@ -79,6 +79,8 @@ class ProducerSettings(TypedDict, total=False):
     batches_in_flight: int
     buffer_bytes: int
     avoid_slow_brokers: bool
+    idempotent: bool
+    producer_id: str
     template_topic: str
     topic_queues: int
     partition_by_key: bool

@@ -30,7 +30,7 @@ LaneKey = tuple[str, MessageQueue | None, str]
 class Parcel:
     """What one frame carries: one message or a batch of them. Whoever sent it as a whole waits for `future`."""
 
-    __slots__ = ("_encoded", "began_ms", "future", "items", "lane", "size", "when_done")
+    __slots__ = ("_encoded", "began_ms", "future", "items", "lane", "sequence", "size", "when_done")
 
     def __init__(
         self, items: list[Outgoing], size: int, lane: Lane | None = None, future: Any = None
@@ -43,6 +43,8 @@ class Parcel:
         self._encoded: bytes | bytearray | None = None
         # When it was first sent, by a clock that only goes on.
         self.began_ms = 0
+        # The number of its first message, of an idempotent producer; -1: none.
+        self.sequence = -1
 
     @property
     def topic(self) -> str:

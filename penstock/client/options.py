@@ -30,6 +30,7 @@ GROUP_NAME_MAX = 120
 # What a consumer is in that names no group.
 DEFAULT_GROUP = "DEFAULT_CONSUMER"
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_PRODUCER_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_RETRIES_MAX = 16
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
@@ -195,6 +196,13 @@ class ProducerOptions:
     buffer_bytes: int = 32 * 1024 * 1024
     # Avoid brokers that were slow or failed for a while, depending on how slow (sendLatencyFaultEnable).
     avoid_slow_brokers: bool = False
+    # Whether messages carry a number by which brokers recognise one that is sent again: it is stored once, whatever
+    # becomes of the answer. A retry then goes to the queue that the message may be in, and waits for its broker set.
+    # Penstock's brokers only; others are told apart by their answer, and the send fails.
+    idempotent: bool = False
+    # Name of an idempotent producer that goes on after a restart: each send then gives its own `sequence`, and the
+    # same sequence is the same message. Empty: a random name for as long as the producer lives, and its own numbers.
+    producer_id: str = ""
     # Topic whose route and settings are the model of a topic that does not exist yet (createTopicKey).
     template_topic: str = "TBW102"
     # Queues asked for when such a topic is created (defaultTopicQueueNums).
@@ -227,6 +235,12 @@ class ProducerOptions:
         check_name("trace_topic", self.trace_topic)
         require_choice("durability", self.durability, ("", *Durability))
         require_choice("compression", self.compression, tuple(Compression))
+        if self.producer_id and not self.idempotent:
+            raise OptionError("producer_id is given, but idempotent is not on", "use both, or neither")
+        if self.producer_id and _PRODUCER_ID.fullmatch(self.producer_id) is None:
+            raise OptionError(
+                f"producer_id is {self.producer_id[:80]!r}", "use 1 to 64 letters, digits, _ . -"
+            )
 
     @property
     def batching(self) -> bool:

@@ -36,6 +36,7 @@ _SINGLE = frozenset(
 )
 # As far as milliseconds fit into a field.
 _SECONDS_MAX = 2**53 // 1000
+_SEQUENCE_MAX = 2**62 - 1
 _TRANSACTION, _PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
 _DELAYS = (PropertyName.DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # What a batch adds to body and properties of each message.
@@ -53,7 +54,8 @@ class MessageParts(TypedDict, total=False):
     """What a send says besides topic and body. `keys` are found by `Admin.query_messages`; messages of one
     `queue_key` go to one queue, in order; `queue` names one; `delay_level` is one of RocketMQ's 18, from 1 s to 2
     h; `delay`, in seconds, or `deliver_at`, a moment, is any other time, days ahead if need be; `durability` is
-    what the broker must reach before it answers."""
+    what the broker must reach before it answers; `sequence` is the message's number, of a producer with a
+    `producer_id`."""
 
     tag: str
     keys: str | Iterable[str]
@@ -65,6 +67,7 @@ class MessageParts(TypedDict, total=False):
     delay: float | timedelta | None
     deliver_at: datetime | float | None
     durability: str
+    sequence: int | None
 
 
 class Outgoing:
@@ -87,6 +90,7 @@ class Outgoing:
         "properties",
         "queue",
         "queue_key",
+        "sequence",
         "size",
         "sys_flag",
         "topic",
@@ -102,8 +106,10 @@ class Outgoing:
         self.size = len(body) + len(properties) + RECORD_OVERHEAD
         self.sys_flag = 0
         self.is_solo = False
-        # The half of a transaction: sent again it would be another one.
+        # The half of a transaction: sent again it would be another one, unless sends are idempotent.
         self.is_half = False
+        # The number that the program gave it; -1: none.
+        self.sequence = -1
         self.queue_key = ""
         # Whether `queue_key` is the message's own key, whose queue stays the same while a broker set has no master.
         self.is_homed = False
@@ -121,6 +127,8 @@ class Composer:
         self._unique_ids = unique_ids
         self._compression = Compression(options.compression)
         self._topics: set[str] = set()
+        self._is_idempotent = options.idempotent
+        self._gives_sequences = bool(options.producer_id)
         require(self._compression)
         # Shorter bodies need no look at limits and compression.
         self._plain_below = min(options.compress_over_bytes, options.message_bytes_max)
@@ -140,8 +148,11 @@ class Composer:
         delay: float | timedelta | None = None,
         deliver_at: datetime | float | None = None,
         durability: str = "",
+        sequence: int | None = None,
     ) -> Outgoing:
         """An outgoing message, from a `Message` or from its parts."""
+        if sequence is not None or self._gives_sequences:
+            self._check_sequence(sequence, queue is not None or bool(queue_key))
         if (
             type(message) is str
             and type(body) is bytes
@@ -150,6 +161,7 @@ class Composer:
             and not (properties or delay_level or queue is not None)
             and delay is None
             and deliver_at is None
+            and sequence is None
             and type(keys) is str
         ):
             text, msg_id = self._plain_properties(tag, keys)
@@ -184,6 +196,9 @@ class Composer:
         outgoing.queue_key = queue_key
         if self._options.partition_by_key:
             self._home(outgoing, found.get(PropertyName.KEYS, ""))
+        if sequence is not None:
+            # In a batch its neighbours would have to be the same again.
+            outgoing.sequence, outgoing.is_solo = sequence, True
         return outgoing
 
     def _home(self, outgoing: Outgoing, keys: str) -> None:
@@ -191,6 +206,25 @@ class Composer:
         key = next((word for word in keys.split(" ") if word), "")
         if key and not outgoing.queue_key and outgoing.queue is None:
             outgoing.queue_key, outgoing.is_homed = key, True
+
+    def _check_sequence(self, sequence: object, has_queue: bool) -> None:
+        if not self._gives_sequences:
+            raise MessageError(
+                "a sequence was given, and the producer has no producer_id",
+                "make the producer with idempotent=True and a producer_id of its own",
+            )
+        if sequence is None:
+            raise MessageError(
+                "the producer has a producer_id, and no sequence was given",
+                "give each message its own: sequence=...; or leave producer_id out",
+            )
+        if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence <= _SEQUENCE_MAX:
+            raise MessageError(f"sequence is {sequence!r}", f"use a whole number from 0 to {_SEQUENCE_MAX}")
+        if not has_queue:
+            raise MessageError(
+                "a sequence was given, and no queue: sent again the message could go to another one",
+                "give queue_key or queue, too, the same for the same sequence",
+            )
 
     def _plain_properties(self, tag: str, keys: str) -> tuple[bytes, str]:
         """Properties of a message that has at most these, with its id; nothing if the quick way will not do."""
@@ -216,6 +250,11 @@ class Composer:
         self, messages: Iterable[Message], queue_key: str = "", durability: str = ""
     ) -> list[Outgoing]:
         """Outgoing messages whose bodies stay as they are."""
+        if self._gives_sequences:
+            raise MessageError(
+                "the producer has a producer_id, and messages of a batch have no sequences of their own",
+                "send them one by one, each with its sequence; or leave producer_id out",
+            )
         given = messages if isinstance(messages, list) else list(messages)
         demand = durability or self._options.durability
         if demand:
@@ -291,6 +330,10 @@ class Composer:
                 f"{str(topic)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
             )
         if topic.startswith(_RETRY_PREFIX):
+            if self._is_idempotent:
+                raise MessageError(
+                    f"topic {topic} takes no idempotent sends", "use another producer for retries"
+                )
             return  # such messages travel alone, so they never take the quick way
         if len(self._topics) >= _TOPICS_REMEMBERED:
             self._topics.clear()
@@ -315,6 +358,11 @@ def compose_half(
         parts = {**parts, "properties": found}
     if parts.get("delay_level") or any(name in found for name in _DELAYS):
         raise MessageError("a message cannot be both delayed and transactional", "leave one of them out")
+    if parts.get("sequence") is not None:
+        raise MessageError(
+            "a transaction has no sequence of the program's: one that was rolled back could not be begun again",
+            "use a producer without producer_id for transactions",
+        )
     return composer.compose(message, body, **parts)
 
 

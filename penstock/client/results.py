@@ -10,7 +10,7 @@ from penstock.errors import CodecError, FieldError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import DURABILITY_FIELD
+from penstock.protocol.headers import DURABILITY_FIELD, REPEATED_FIELD
 
 
 class SendStatus(Enum):
@@ -40,7 +40,8 @@ class Recalled(NamedTuple):
 class SendResult(NamedTuple):
     """A stored message. `msg_id` was made by the client and stays the same through retries; `offset_msg_id` is
     where it lies. `durability` is what the broker says was reached, or empty if it does not say. `recall_handle`
-    takes a message back that waits for its time, see `Producer.recall`."""
+    takes a message back that waits for its time, see `Producer.recall`. `is_repeated`: it was stored before, by a
+    send that this one repeats; only idempotent producers know."""
 
     status: SendStatus
     msg_id: str
@@ -53,6 +54,7 @@ class SendResult(NamedTuple):
     trace_on: bool = True
     attempts: int = 1
     recall_handle: str = ""
+    is_repeated: bool = False
 
     @property
     def is_ok(self) -> bool:
@@ -96,7 +98,7 @@ class BatchResult(Sequence[SendResult]):
             # One text for the whole batch, joined by commas; RocketMQ leaves it out for inner batches.
             ids = self._first.offset_msg_id.split(",")
             self._offset_ids = ids if len(ids) == len(self._ids) else [""] * len(self._ids)
-        status, _, queue, offset, durability, _, _, region, trace, attempts, _ = self._first
+        status, _, queue, offset, durability, _, _, region, trace, attempts, _, is_repeated = self._first
         return SendResult(
             status,
             self._ids[number],
@@ -108,6 +110,7 @@ class BatchResult(Sequence[SendResult]):
             region,
             trace,
             attempts,
+            is_repeated=is_repeated,
         )
 
 
@@ -128,16 +131,20 @@ def read_result(
         raise CodecError(
             f"broker {broker_name!r} stored a message but its answer cannot be read: {error.message}"
         ) from error
+    is_repeated = fields.get(REPEATED_FIELD) == "true"
+    unique = fields.get("transactionId", "")
     return SendResult(
         _STATUS[response.code],
-        msg_id,
+        # Stored by an earlier run of the program, a message has that one's id.
+        unique if is_repeated and unique else msg_id,
         queue,
         queue_offset,
         fields.get(DURABILITY_FIELD, ""),
         fields.get("msgId", ""),
-        fields.get("transactionId", ""),
+        unique,
         fields.get("MSG_REGION", ""),
         fields.get("TRACE_ON", "true") != "false",
         attempts,
         fields.get("recallHandle", ""),
+        is_repeated,
     )

@@ -10,7 +10,8 @@ is unknown, and then the whole send is unknown unless a later attempt stores the
 stored it too, and only the caller can tell whether twice is bad. What is refused for being wrong (too large,
 no such queue) is not tried again. A send with a key goes to the queue of its key every time. While there is no
 master, as for some seconds after one has died, nothing can be attempted: that is waited for until `wait_until_ms`,
-and does not use up the attempts. Plain code, no I/O.
+and does not use up the attempts. An idempotent send that may be stored goes nowhere else from then on: only the
+broker set that may have it knows it again. Plain code, no I/O.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ class SendAttempts:
         durability: str = "",
         retry_not_durable: bool = False,
         wait_until_ms: int = 0,
+        is_idempotent: bool = False,
     ) -> None:
+        self._is_idempotent = is_idempotent
+        self._is_unrecognised = False
         self._next_queue = next_queue
         self._wait_until_ms = wait_until_ms
         # How often nobody was there.
@@ -114,8 +118,16 @@ class SendAttempts:
         """Which attempt this is, those counted where nobody was there."""
         return self.count + self.absences + 1
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether every further attempt goes to the queue of the last one."""
+        return self._is_idempotent and self.is_unknown
+
     def choose(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         """The queue of the next attempt, at another broker than the last one if there is one."""
+        if self.is_bound and self.queue is not None:
+            self.route_is_stale = False
+            return self.queue
         self.queue = self._next_queue(queues, self.queue.broker_name if self.queue is not None else "")
         self.route_is_stale = False
         return self.queue
@@ -148,6 +160,12 @@ class SendAttempts:
             return Verdict.RETRY
         return Verdict.DONE
 
+    def unrecognised(self, result: SendResult) -> Verdict:
+        """A broker stored an idempotent message and knows nothing of sequences: sent again it is there twice."""
+        self.stored = result
+        self._is_unrecognised = True
+        return Verdict.DONE
+
     def absent(self, error: PenstockError, now_ms: int) -> Verdict:
         """Nobody was there who could have stored the message: no attempt was made."""
         return self.lost(error) if now_ms >= self._wait_until_ms else self._wait(0)
@@ -178,8 +196,16 @@ class SendAttempts:
         return _ORDER.get(result.durability, 0) >= _ORDER[self._durability]
 
     def shortfall(self) -> SendUnknownError | None:
-        """The error of a message that is stored less safely than was demanded; None if nothing was demanded."""
+        """The error of a message that is stored, but not as was demanded; None if it is."""
         result = self.stored
+        if result is not None and self._is_unrecognised:
+            return SendUnknownError(
+                f"the message is stored, but broker {result.queue.broker_name!r} keeps no sequences: it does not "
+                "know a message that is sent again",
+                "idempotent sends need brokers of Penstock; use a producer without idempotent for others",
+                attempts=tuple(self._history),
+                result=result,
+            )
         if result is None or not self._durability:
             return None
         if result.status is SendStatus.OK and self.is_durable_enough(result):

@@ -2,7 +2,8 @@
 
 Rules: a route and a connection that are there already are used at once, in the caller's stack; only what has to
 wait (for a route, a connection, a second attempt) becomes a task. Every parcel ends exactly once, through
-`finish`, with a result or an error. Belongs to the client's event loop.
+`finish`, with a result or an error. Of an idempotent producer a parcel gets its sequence when it is sent for the
+first time, and keeps it. Belongs to the client's event loop.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from penstock.errors import (
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import DURABILITY_FIELD, RecallMessageRequestHeader
+from penstock.protocol.headers import (
+    DURABILITY_FIELD,
+    PRODUCER_FIELD,
+    REPEATED_FIELD,
+    SEQUENCE_FIELD,
+    RecallMessageRequestHeader,
+)
 from penstock.protocol.recall import RecallHandle
 from penstock.remoting import Connection, check
 
@@ -70,6 +77,10 @@ class Sender:
         self._faults = FaultLatency() if options.avoid_slow_brokers else None
         self._turns: dict[str, RoundRobin] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._producer_id = options.producer_id or (
+            self._entropy.bytes(16).hex() if options.idempotent else ""
+        )
+        self._next_sequence = 0
 
     # -- where to --------------------------------------------------------------------------------------------
 
@@ -116,9 +127,13 @@ class Sender:
     def post(self, parcel: Parcel) -> None:
         """Send a parcel; never waits."""
         parcel.began_ms = self._clock.monotonic_ms()
+        is_idempotent = self._options.idempotent
+        if is_idempotent:
+            self._number(parcel)
         attempts = SendAttempts(
             self._next_queue(parcel),
-            attempts_max=1 if parcel.items[0].is_half else 1 + self._options.retries,
+            attempts_max=1 if parcel.items[0].is_half and not is_idempotent else 1 + self._options.retries,
+            is_idempotent=is_idempotent,
             durability=parcel.items[0].durability,
             retry_not_durable=self._options.retry_not_durable,
             wait_until_ms=parcel.began_ms + self._options.send_timeout_ms * self._options.retries,
@@ -132,6 +147,13 @@ class Sender:
                 self._request(parcel, attempts, connection, queue, partial(self._answered, parcel, attempts))
                 return
         self._spawn(self._deliver(parcel, attempts))
+
+    def _number(self, parcel: Parcel) -> None:
+        """Give a parcel its sequences: the program's, or those that come next."""
+        parcel.sequence = parcel.items[0].sequence
+        if parcel.sequence < 0:
+            parcel.sequence = self._next_sequence
+            self._next_sequence += len(parcel.items)
 
     def _request(
         self,
@@ -166,6 +188,9 @@ class Sender:
         }
         if first.durability:
             fields[DURABILITY_FIELD] = first.durability
+        if parcel.sequence >= 0:
+            fields[PRODUCER_FIELD] = self._producer_id
+            fields[SEQUENCE_FIELD] = str(parcel.sequence)
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         return Command(int(code), fields, parcel.encode())
 
@@ -199,6 +224,8 @@ class Sender:
         except PenstockError as error:
             attempts.is_unknown = True  # stored, but where is not known
             return attempts.lost(error)
+        if parcel.sequence >= 0 and REPEATED_FIELD not in outcome.fields:
+            return attempts.unrecognised(result)
         return attempts.stored_as(result)
 
     def _record(self, broker_name: str, latency_ms: int | None) -> None:
@@ -245,7 +272,8 @@ class Sender:
     async def _pause(self, parcel: Parcel, attempts: SendAttempts) -> None:
         """Wait before trying the same broker again, as long as it asked for; another one is tried at once."""
         first = parcel.items[0]
-        if attempts.absences < 2 and parcel.queue is None and first.queue is None and not first.queue_key:
+        is_free = parcel.queue is None and first.queue is None and not first.queue_key
+        if attempts.absences < 2 and is_free and not attempts.is_bound:
             route = self._instance.routes.cache.get(parcel.topic)
             if route is not None and len({queue.broker_name for queue in route.publish_queues}) > 1:
                 return
@@ -295,6 +323,8 @@ class Sender:
 
     async def send_oneway(self, parcel: Parcel) -> None:
         """Send without an answer; errors only if it cannot be sent."""
+        if self._options.idempotent:
+            self._number(parcel)
         route = await self.route(parcel.topic)
         if not route.publish_queues:
             raise ConnectError(f"no queue of topic {parcel.topic!r} can be written to")

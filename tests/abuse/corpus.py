@@ -135,6 +135,10 @@ BROKER_REQUESTS = (
     request(310, b"x" * 3_000, "text", **{**V2, "i": properties(UNIQ_KEY=UNIQUE), "f": 1}),
     request(310, b"late", "text", **{**V2, "i": PROPERTIES + properties(DELAY="2")}),
     request(310, BATCH, "batch", **{**V2, "m": True, "i": "WAIT\x01true\x02"}),
+    request(310, b"once", "text", **V2, penstockProducer="hostile-producer", penstockSequence=7),
+    request(
+        320, BATCH, "batch", **{**V2, "m": True}, penstockProducer="hostile-producer", penstockSequence=9
+    ),
     request(320, BATCH, "batch", **{**V2, "m": True, "i": "WAIT\x01true\x02"}),
     request(11, **PULL),
     request(11, **{**PULL, "sysFlag": 7}),

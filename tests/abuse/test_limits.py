@@ -12,6 +12,7 @@ from penstock.security import AccessOptions
 from penstock.store import StoreOptions
 from tests.abuse import (
     test_limits_broker,
+    test_limits_idempotence,
     test_limits_nameserver,
     test_limits_pop,
     test_limits_push,
@@ -26,6 +27,7 @@ from tests.abuse.observed import ROOT
 
 MODULES = (
     test_limits_broker,
+    test_limits_idempotence,
     test_limits_nameserver,
     test_limits_pop,
     test_limits_push,

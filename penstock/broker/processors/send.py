@@ -3,7 +3,8 @@
 The handler checks, stores and answers; the answer comes at once or, where the message has to be on disk first,
 when it is (`writing.py`); the first answers of a topic that a send has made wait until the topic is saved, too.
 Every answer, also a refusal, carries region and trace switch; one-way sends get none. A message that nobody has
-given a unique key gets one.
+given a unique key gets one. An idempotent send that was stored before is answered with where that is, when it is as
+safe as the first one had to be (`idempotence.py`).
 
 Owned by the event loop. Delayed messages are stored in the schedule topic and are `delay.py`'s from then on; those
 that name their time in the timer topic, and are `timer.py`'s; the half of a transaction is stored in the half topic,
@@ -21,6 +22,7 @@ from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.half_messages import COUNTED_BY_BROKER, HALF_QUEUE, prepared
+from penstock.broker.idempotence import Idempotence, Numbered
 from penstock.broker.message_ids import OffsetIds, UniqueIds, born_host
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
@@ -29,11 +31,12 @@ from penstock.broker.timer_times import handle_for
 from penstock.broker.topics import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
+from penstock.message import StoredMessage
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies import decode_batch, encode_batch_record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import DURABILITY_FIELD, SendMessageRequestHeader
+from penstock.protocol.headers import DURABILITY_FIELD, REPEATED_FIELD, SendMessageRequestHeader
 from penstock.remoting import Connection, ProcessorTable
 from penstock.store import Durability
 from penstock.store.results import BatchResult
@@ -74,6 +77,7 @@ class SendProcessor:
         offset_ids: OffsetIds,
         opened: OpenTransactions,
         *,
+        sequences: Idempotence,
         body_bytes_max: int,
         batch_count_max: int,
         learn: Callable[[str, int], None] | None = None,
@@ -84,6 +88,7 @@ class SendProcessor:
         self._unique_ids = unique_ids
         self._offset_ids = offset_ids
         self._open = opened
+        self._sequences = sequences
         self._body_bytes_max = body_bytes_max
         self._batch_count_max = batch_count_max
         # Told where plain messages go, so that the compiled way can take the next ones.
@@ -142,6 +147,15 @@ class SendProcessor:
         is_retry = header.reconsume_times > 0 and (level > 0 or dead is not None)
         is_half = self._rules.check_kind(config, header, pairs, is_retry)
         self._check_size(command)
+        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None and not is_half:
+            demand = Durability.MEMORY
+        numbered = self._sequences.read(command.fields, config.name, header.queue_id)
+        if numbered is not None:
+            known = self._sequences.known(numbered, (command.body,))
+            if known:
+                self._answer_again(connection, command, config, queue_id, known, demand)
+                return
+            put |= numbered.properties()
         unique = pairs.get(text.UNIQ_KEY)
         if not unique:
             unique = put[text.UNIQ_KEY] = self._unique_ids.next()
@@ -171,15 +185,16 @@ class SendProcessor:
             self._rules.system_flag(config, header.sys_flag),
             header.reconsume_times,
         )
-        if pairs.get(text.WAIT, "true").lower() == "false" and demand is None and not is_half:
-            demand = Durability.MEMORY
+        repeated = "" if numbered is None else "false"
 
         def done(written: Written) -> None:
             queue, handle = place.real_queue_id, handle_for(timed, self._rules.options.broker_name, unique)
-            answer = partial(self.answer_stored, connection, command, request, queue, unique, written, handle)
-            self._rules.once_saved(config.name, answer)
+            fields = self.place_fields(connection, request, queue, unique, handle, repeated)
+            self._rules.once_saved(config.name, partial(self._answer, connection, command, fields, written))
 
         self._writer.append(place.topic, (request,), demand, done)
+        if numbered is not None:
+            self._sequences.stored(numbered, (request.physical_offset,))
         if is_half:
             self._open.opened(request.queue_offset)
         elif self._learn is not None and not level and not timed and dead is None:
@@ -191,26 +206,54 @@ class SendProcessor:
                 f"body has {len(command.body)} bytes, the limit is {self._body_bytes_max}", "send it in parts"
             )
 
-    def answer_stored(
+    def place_fields(
         self,
         connection: Connection,
-        command: Command,
-        request: AppendRequest,
+        stored: AppendRequest | StoredMessage,
         queue_id: int,
         unique: str,
-        written: Written,
         recall_handle: str = "",
-    ) -> None:
-        """Say where a message is and how safe, and how it can be recalled."""
+        repeated: str = "",
+    ) -> dict[str, str]:
+        """What an answer says of where a message is, and how it can be recalled."""
         fields = {
-            "msgId": self._offset_ids.of(connection, request.physical_offset),
+            "msgId": self._offset_ids.of(connection, stored.physical_offset),
             "queueId": str(queue_id),
-            "queueOffset": str(request.queue_offset),
+            "queueOffset": str(stored.queue_offset),
             "transactionId": unique,
         }
         if recall_handle:
             fields["recallHandle"] = recall_handle
-        self._answer(connection, command, fields, written)
+        if repeated:
+            fields[REPEATED_FIELD] = repeated
+        return fields
+
+    def _answer_again(
+        self,
+        connection: Connection,
+        command: Command,
+        config: TopicConfig,
+        queue_id: int,
+        known: list[StoredMessage],
+        demand: Durability | None,
+        batch_key: str | None = None,
+    ) -> None:
+        """A send was stored before: the first one's answer, when it is as safe. `batch_key` is None for one message,
+        else what a batch is named by in its answer."""
+        first, last = known[0], known[-1]
+        if batch_key is None:
+            unique = first.properties.get(text.UNIQ_KEY, "")
+            timed = first.properties if first.topic == WHEEL_TIMER_TOPIC else {}
+            handle = handle_for(timed, self._rules.options.broker_name, unique)
+            fields = self.place_fields(connection, first, queue_id, unique, handle, "true")
+        else:
+            ids = [self._offset_ids.of(connection, message.physical_offset) for message in known]
+            fields = self._batch_fields(ids, queue_id, first.queue_offset, batch_key, "true")
+
+        def done(written: Written) -> None:
+            self._rules.once_saved(config.name, partial(self._answer, connection, command, fields, written))
+
+        self._writer.wait_again(last.physical_offset + last.size, demand, done)
 
     def _answer(
         self, connection: Connection, command: Command, fields: dict[str, str], written: Written
@@ -250,30 +293,48 @@ class SendProcessor:
         pairs = text.parse(header.properties or "")
         if pairs.get(text.WAIT, "true").lower() == "false" and demand is None:
             demand = Durability.MEMORY
+        batch_key = pairs.get(text.UNIQ_KEY, "")
+        numbered = self._sequences.read(command.fields, config.name, header.queue_id)
+        if numbered is not None:
+            bodies = [item.body for item in decode_batch(command.body)]
+            numbered = self._sequences.batch(numbered, len(bodies))
+            known = self._sequences.known(numbered, bodies)
+            if known:
+                self._answer_again(connection, command, config, queue_id, known, demand, batch_key)
+                return
+        repeated = "" if numbered is None else "false"
 
         def done(result: BatchResult, written: Written) -> None:
             prefix = self._offset_ids.prefix(connection)
-            fields = {
-                "msgId": ",".join([prefix + message_id[-16:] for message_id in result.message_ids]),
-                "queueId": str(queue_id),
-                "queueOffset": str(result.first_queue_offset),
-            }
-            if unique := pairs.get(text.UNIQ_KEY):
-                fields["transactionId"] = unique
+            ids = [prefix + message_id[-16:] for message_id in result.message_ids]
+            fields = self._batch_fields(ids, queue_id, result.first_queue_offset, batch_key, repeated)
             self._rules.once_saved(config.name, partial(self._answer, connection, command, fields, written))
 
-        self._writer.append_batch(
+        stored = self._writer.append_batch(
             config.name,
             queue_id,
-            _with_suffix(bytes(command.body), self._rules.suffix),
+            _with_suffix(bytes(command.body), self._rules.suffix, numbered),
             self._rules.system_flag(config, header.sys_flag),
             header.born_timestamp,
             connection.peer,
             demand,
             done,
         )
+        if numbered is not None:
+            self._sequences.stored(numbered, [int(one[-16:], 16) for one in stored.message_ids])
         if self._learn is not None:
             self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
+
+    @staticmethod
+    def _batch_fields(
+        ids: list[str], queue_id: int, queue_offset: int, key: str, repeated: str
+    ) -> dict[str, str]:
+        fields = {"msgId": ",".join(ids), "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+        if key:
+            fields["transactionId"] = key
+        if repeated:
+            fields[REPEATED_FIELD] = repeated
+        return fields
 
     def _check_batch(
         self, header: SendMessageRequestHeader, config: TopicConfig, body: bytes | bytearray
@@ -319,12 +380,13 @@ def _refuse_kind(properties: bytes) -> None:
             raise _illegal(f"a message of the batch has {name}, which a batch cannot have")
 
 
-def _with_suffix(batch: bytes, suffix: dict[str, str]) -> bytes:
+def _with_suffix(batch: bytes, suffix: dict[str, str], numbered: Numbered | None) -> bytes:
     """The batch with what the broker adds to every message of it; CodecError if its lengths lie."""
     items: list[bytes] = []
-    for record in decode_batch(batch):
+    for number, record in enumerate(decode_batch(batch)):
         found = text.decode(record.properties)
-        stored = text.changed(found, text.parse(found), text.BROKERS_OWN, suffix)
+        put = suffix if numbered is None else {**numbered.properties(number), **suffix}
+        stored = text.changed(found, text.parse(found), text.BROKERS_OWN, put)
         items.append(encode_batch_record(record.body, text.encode(stored), record.flag))
     return b"".join(items)
 

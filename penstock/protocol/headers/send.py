@@ -19,6 +19,14 @@ DURABILITY_FIELD = "durability"
 # In a Penstock broker's refusal of a send: `unknown` where the message may be stored all the same.
 OUTCOME_FIELD = "penstockOutcome"
 OUTCOME_UNKNOWN = "unknown"
+# Of an idempotent send, beside its header: who sends, and the number of this message, or of the first of a batch,
+# among all that it sends. The broker stores both with the message, as properties. A field, and no property of the
+# client's, because whoever passes a message on copies its properties, and means another message.
+PRODUCER_FIELD = "penstockProducer"
+SEQUENCE_FIELD = "penstockSequence"
+# In the answer to one: `true` if the message was stored before, else `false`. A broker that says neither keeps no
+# sequences.
+REPEATED_FIELD = "penstockRepeated"
 
 _LETTERS = {
     "producerGroup": "a",
