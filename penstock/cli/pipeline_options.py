@@ -145,8 +145,9 @@ def pipeline_options(
             job = Job(nameserver, master, checkpoint, dict(conf), as_json, access)
             return command(*arguments, job=job, **others)
 
+        named: list[Callable[[Any], Any]] = [NAMESERVER, access_options] if nameserver else []
         chosen = [
-            *([NAMESERVER, access_options] if nameserver else []),
+            *named,
             MASTER,
             *([CHECKPOINT] if checkpoint else []),
             CONF,

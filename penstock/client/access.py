@@ -24,6 +24,8 @@ from penstock.remoting import TlsOptions
 from penstock.runtime import Runtime
 from penstock.security import Credentials
 
+# How the error begins that `explaining` makes of a refusal.
+REFUSED = "refused: "
 _FILES = ("credentials_file", "tls_trusted", "tls_certificate", "tls_key")
 
 
@@ -99,7 +101,7 @@ def explaining() -> Iterator[None]:
         if error.code != ResponseCode.NO_PERMISSION:
             raise
         raise ClientError(
-            f"refused: {error.remark}",
+            f"{REFUSED}{error.remark}",
             "keys are those of accessKey and secretKey (--access-key, --secret-key), of credentialsFile "
             "(--credentials), or of the environment of the process that asks, which each executor has for itself",
         ) from error
