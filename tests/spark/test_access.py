@@ -70,6 +70,10 @@ def test_a_batch_and_a_stream_sign_and_show_no_secret(spark, guarded, tmp_path, 
     assert frame.count() == ROWS
     shown = everything_about(frame)
     assert "RelationV2" in shown
+    texts = ", ".join(f"{name} '{text}'" for name, text in options.items())
+    view = spark.sql(f"explain extended create temporary view v using penstock options ({texts})").first()[0]
+    assert view.count("*(redacted)") == 2 * view.count("nameserver -> ") > 0
+    shown += view
     stream = spark.readStream.format("penstock").options(**options, group="spark").load()
     shown += everything_about(stream)
     query = (
