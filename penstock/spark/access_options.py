@@ -70,7 +70,10 @@ def is_file(name: str) -> bool:
 
 
 def access_options(access: Access) -> dict[str, str]:
-    """The options of a read or a write that say the same."""
-    made = {name: str(getattr(access, field) or "") for name, field in NAMES.items() if name != "tls"}
-    made = {name: text for name, text in made.items() if text}
-    return made | ({"tls": "true"} if access.tls else {})
+    """The options of a read or a write that say the same; files are absolute from here on."""
+    made = {"tls": "true"} if access.tls else {}
+    for name, field in NAMES.items():
+        text = getattr(access, field)
+        if name != "tls" and text:
+            made[name] = os.path.abspath(text) if name in _FILES else text
+    return made

@@ -80,6 +80,9 @@ def test_files_are_absolute_before_they_travel(tmp_path: Path, monkeypatch: pyte
         str(tmp_path / "ca.pem"),
     )
     assert found.with_tls
+    assert access_options(Access(credentials_file="keys.toml")) == {
+        "credentialsFile": str(tmp_path / "keys.toml")
+    }
 
 
 @pytest.mark.parametrize(
