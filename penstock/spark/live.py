@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.client.access import Access, explaining
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
-from penstock.errors import RouteNotFoundError
+from penstock.errors import ResponseError, RouteNotFoundError
 from penstock.runtime import SystemClock
 from penstock.spark.gaps import Gaps, Reason, reason_for
 from penstock.spark.options import ReadOptions
@@ -83,7 +83,10 @@ def find_queues(scan: Scan, options: ReadOptions) -> list[QueueId]:
 def _near_topics(scan: Scan, topic: str) -> str:
     from penstock.spark.options import near_names
 
-    near = near_names(topic, scan.topics())
+    try:
+        near = near_names(topic, scan.topics())
+    except ResponseError:
+        return ""  # who may read some topics need not be told of the others
     return f", did you mean {near.rstrip('?')}" if near else ""
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.errors import ClientError, ConnectError, OptionError
+from penstock.errors import ClientError, ConnectError, OptionError, RouteNotFoundError
 from penstock.spark import sink
 from penstock.spark.access_options import NAMES, access_options, take_access
 from penstock.spark.batch import LivePartition, LiveReader, snapshot
@@ -225,6 +225,14 @@ def test_a_refusal_says_why_and_where_keys_come_from(guarded: GuardedNode) -> No
     for user, topic in (("idle", "in-1"), ("writer", "in-1"), ("writer", "no-such-topic")):
         with pytest.raises(ClientError, match=f"user {user} has no permission for"):
             write(guarded.options(user, topic=topic))
+
+
+def test_a_topic_that_is_not_there_is_no_refusal(guarded: GuardedNode) -> None:
+    """Names that look like it are for those who may list topics."""
+    with pytest.raises(RouteNotFoundError, match="there is no topic 'in-2'; create it first"):
+        read(guarded.options("spark", topic="in-2"))
+    with pytest.raises(RouteNotFoundError, match="there is no topic 'in-2', did you mean in-1"):
+        read(guarded.options("admin", topic="in-2"))
 
 
 def test_a_row_of_another_topic_is_refused_with_the_topic(guarded: GuardedNode) -> None:
