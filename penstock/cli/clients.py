@@ -22,6 +22,32 @@ T = TypeVar("T")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_COORDINATOR = "127.0.0.1:9877"
 EXIT_NOT_FOUND = 1
+# Who asks, and over TLS or not: for every command that talks to a cluster.
+ACCESS_OPTIONS = (
+    click.option("--tls", is_flag=True, help="Connect with TLS."),
+    click.option(
+        "--tls-trusted",
+        metavar="FILE",
+        envvar="PENSTOCK_TLS_TRUSTED",
+        help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
+    ),
+    click.option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="Connect with TLS and show the certificate in this PEM file, which has its key too.",
+    ),
+    click.option("--access-key", metavar="NAME", help="Sign requests as this user (PENSTOCK_ACCESS_KEY)."),
+    click.option(
+        "--secret-key",
+        metavar="SECRET",
+        help="The user's secret; better in PENSTOCK_SECRET_KEY or a file, where `ps` does not show it.",
+    ),
+    click.option(
+        "--credentials",
+        metavar="FILE",
+        help="Read both keys from a TOML file or RocketMQ's tools.yml (PENSTOCK_CREDENTIALS).",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +130,7 @@ def _cluster_options(
             default=3_000,
             help="How long one answer may take, in milliseconds (3000).",
         ),
-        click.option("--tls", is_flag=True, help="Connect with TLS."),
-        click.option(
-            "--tls-trusted",
-            metavar="FILE",
-            envvar="PENSTOCK_TLS_TRUSTED",
-            help="Connect with TLS and trust the certificates in this PEM file (PENSTOCK_TLS_TRUSTED).",
-        ),
-        click.option(
-            "--tls-certificate",
-            metavar="FILE",
-            help="Connect with TLS and show the certificate in this PEM file, which has its key too.",
-        ),
-        click.option(
-            "--access-key", metavar="NAME", help="Sign requests as this user (PENSTOCK_ACCESS_KEY)."
-        ),
-        click.option(
-            "--secret-key",
-            metavar="SECRET",
-            help="The user's secret; better in PENSTOCK_SECRET_KEY or a file, where `ps` does not show it.",
-        ),
-        click.option(
-            "--credentials",
-            metavar="FILE",
-            help="Read both keys from a TOML file or RocketMQ's tools.yml (PENSTOCK_CREDENTIALS).",
-        ),
+        *ACCESS_OPTIONS,
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
     )
     return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), with_cluster)

@@ -104,6 +104,7 @@ def archive(
             pattern=pattern,
             store=store,
             nameserver=job.nameserver,
+            access=job.access,
             checkpoint=job.checkpoint or "",
             group=group,
             start=start,

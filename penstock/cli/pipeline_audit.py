@@ -120,7 +120,7 @@ def _run(
 
     def named(text: str) -> Source:
         nameserver = job.nameserver if text.partition(":")[0] == "log" else job.nameserver_given or ""
-        return replace(parse_source(text, nameserver, topics), start=start, end=end)
+        return replace(parse_source(text, nameserver, topics, job.access), start=start, end=end)
 
     left = named(source)
     right = named(compare) if compare else None

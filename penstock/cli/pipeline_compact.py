@@ -63,6 +63,7 @@ def compact(
             to,
             key=key,
             nameserver=job.nameserver,
+            access=job.access,
             checkpoint=job.checkpoint or "",
             group=group,
             start=start,

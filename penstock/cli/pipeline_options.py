@@ -14,6 +14,7 @@ asked for and shown.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.clients import DEFAULT_NAME_SERVER
+from penstock.cli.clients import ACCESS_OPTIONS, DEFAULT_NAME_SERVER
 from penstock.cli.option_types import PairType
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Job:
     checkpoint: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     as_json: bool = False
+    access: Access = FROM_ENVIRONMENT
 
     @property
     def nameserver(self) -> str:
@@ -84,6 +87,38 @@ class Job:
             yield report
 
 
+def access_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The options about access, which become the command's `access`: a value that goes to Spark's executors. Paths
+    are made absolute, because executors have other working directories. What the environment says stays there, for
+    every process to read its own."""
+
+    @functools.wraps(command)
+    def with_access(
+        *arguments: Any,
+        tls: bool,
+        tls_trusted: str | None,
+        tls_certificate: str | None,
+        access_key: str | None,
+        secret_key: str | None,
+        credentials: str | None,
+        **others: Any,
+    ) -> T:
+        paths = [
+            os.path.abspath(path) if path else "" for path in (credentials, tls_trusted, tls_certificate)
+        ]
+        access = Access(
+            access_key or "",
+            secret_key or "",
+            credentials_file=paths[0],
+            tls=tls,
+            tls_trusted=paths[1],
+            tls_certificate=paths[2],
+        )
+        return command(*arguments, access=access, **others)
+
+    return functools.reduce(lambda made, option: option(made), reversed(ACCESS_OPTIONS), with_access)
+
+
 def pipeline_options(
     *, nameserver: bool = True, checkpoint: bool = True
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -98,6 +133,7 @@ def pipeline_options(
             as_json: bool,
             nameserver: str | None = None,
             checkpoint: str | None = None,
+            access: Access = FROM_ENVIRONMENT,
             **others: Any,
         ) -> T:
             for name, _ in conf:
@@ -106,11 +142,12 @@ def pipeline_options(
                         f"--conf {name}: no setting of Spark",
                         "settings begin with spark., as in spark.executor.memory",
                     )
-            job = Job(nameserver, master, checkpoint, dict(conf), as_json)
+            job = Job(nameserver, master, checkpoint, dict(conf), as_json, access)
             return command(*arguments, job=job, **others)
 
+        named: list[Callable[[Any], Any]] = [NAMESERVER, access_options] if nameserver else []
         chosen = [
-            *([NAMESERVER] if nameserver else []),
+            *named,
             MASTER,
             *([CHECKPOINT] if checkpoint else []),
             CONF,

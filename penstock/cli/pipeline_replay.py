@@ -85,12 +85,13 @@ def replay(
         verify=verifying,
         on_gap="skip" if skip_gaps else "fail",
     )
-    opened = replace(parse_source(source, job.nameserver, topics), start=start, end=end)
+    opened = replace(parse_source(source, job.nameserver, topics, job.access), start=start, end=end)
     with job.spark("replay") as spark, told_steps(job.as_json) as tell, stopping_on_signals() as stop:
         result = run(
             opened,
             target,
             nameserver=job.nameserver,
+            access=job.access,
             where=where,
             keys=keys,
             tags=tags,

@@ -9,9 +9,10 @@ import click
 
 from penstock.cli.clients import echo_json
 from penstock.cli.escaping import one_line, printable
-from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_options import Job, access_options, pipeline_options
 
 if TYPE_CHECKING:
+    from penstock.client.access import Access
     from penstock.spark.pipelines.stream_status import PipelineStatus
 
 EXIT_WRONG = 1
@@ -38,10 +39,10 @@ def validate(file: str, no_spark: bool, job: Job) -> int:
 
     nameserver, settings = _told(file, job)
     if no_spark:
-        problems = check_pipeline(file, nameserver=nameserver, with_spark=False)
+        problems = check_pipeline(file, nameserver=nameserver, access=job.access, with_spark=False)
     else:
         with replace(job, conf=settings).spark("validate") as spark:
-            problems = check_pipeline(file, spark=spark, nameserver=nameserver)
+            problems = check_pipeline(file, spark=spark, nameserver=nameserver, access=job.access)
     if job.as_json:
         echo_json(
             [{"line": item.line, "where": item.where, "message": item.message} for item in problems],
@@ -74,6 +75,7 @@ def run_file(file: str, once: bool, job: Job) -> int:
                 file,
                 spark=spark,
                 nameserver=nameserver,
+                access=job.access,
                 checkpoint=job.checkpoint,
                 once=once,
                 report=report,
@@ -120,13 +122,14 @@ def _say_failure(name: str, reason: str, wait_s: float, *, as_json: bool) -> Non
 @click.option(
     "--nameserver", metavar="HOST:PORT", envvar="PENSTOCK_NAMESERVER", help="Name server to ask for the lag."
 )
+@access_options
 @click.option("--checkpoint", metavar="DIR", help="Where the pipeline keeps how far it is.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def status(file: str, nameserver: str | None, checkpoint: str | None, as_json: bool) -> None:
+def status(file: str, nameserver: str | None, access: Access, checkpoint: str | None, as_json: bool) -> None:
     """Show how far FILE is, from its checkpoint and the brokers; starts no Spark."""
     from penstock.spark.pipelines.stream_status import pipeline_status
 
-    found = pipeline_status(file, nameserver=nameserver, checkpoint=checkpoint)
+    found = pipeline_status(file, nameserver=nameserver, checkpoint=checkpoint, access=access)
     if as_json:
         echo_json(
             {

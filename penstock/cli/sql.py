@@ -78,7 +78,7 @@ def sql(
     if archive_only and not archive:
         raise click.UsageError("--archive-only needs --archive", click.get_current_context())
     given = job.nameserver if not (store or archive_only) else ""
-    places = Places(given, archive, store, str(as_of) if as_of is not None else "")
+    places = Places(given, archive, store, str(as_of) if as_of is not None else "", access=job.access)
     if query is None:
         _list(TopicTables(None, places), job.as_json, as_csv)
         return 0

@@ -246,12 +246,13 @@ class AsyncScan:
         return await self._surely(queue, what, ask, _PASSING_PULL, retry_ms=self.retry_ms)
 
     async def _pull_connection(self, address: str) -> PullConnection:
+        # Before the look at what there is: two pulls that both waited here would each open a connection.
+        hook = (await self._client()).hook
         task = self._pulls.get(address)
         if task is not None and task.done() and (task.exception() is not None or not task.result().is_open):
             task = None
         if task is None:
             context = self._tls.client_context() if self._tls is not None else None
-            hook = (await self._client()).hook
             task = asyncio.ensure_future(
                 PullConnection.open(address, self._runtime, self.buffers, context, hook)
             )

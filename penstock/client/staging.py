@@ -32,6 +32,7 @@ from penstock.client.identity import UniqueIds
 from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.routes import MASTER_ID
 from penstock.errors import (
     ClientClosedError,
     ClientError,
@@ -114,6 +115,8 @@ class AsyncStaging:
         self._instance: ClientInstance | None = None
         # Masters by name, as the name server says; forgotten when one cannot be reached.
         self._masters: Mapping[str, str] = {}
+        # Of whose route they are: who may write to a topic may ask for its route, and not for the whole cluster.
+        self._topic = ""
 
     async def start(self) -> Self:
         if self._instance is None:
@@ -152,6 +155,7 @@ class AsyncStaging:
         With several to choose from each is asked whether it has published for the query before: brokers may have
         come or gone since. One that does not answer might be the one, so that is an error, not a guess.
         """
+        self._topic = topic
         names = await self._candidates(topic)
         if broker:
             if broker not in names:
@@ -215,9 +219,12 @@ class AsyncStaging:
             raise ClientError(f"{messages} messages were staged, the broker counts {staged.messages}")
         return Handle(broker, staged.handle, staged.messages)
 
-    async def publish(self, broker: str, query: str, batch: int, handles: Iterable[Handle]) -> Published:
+    async def publish(
+        self, broker: str, query: str, batch: int, handles: Iterable[Handle], *, topic: str = ""
+    ) -> Published:
         """Make staged messages visible, in this order; returns when they are, and on disk. `batch` counts upwards
-        for each query: the last one again changes nothing, a lower one is refused."""
+        for each query: the last one again changes nothing, a lower one is refused. `topic`: all of them are its."""
+        self._topic = topic or self._topic
         texts = []
         for handle in handles:
             if handle.broker != broker:
@@ -273,11 +280,25 @@ class AsyncStaging:
     async def _address(self, broker: str) -> str:
         found = self._masters.get(broker)
         if found is None:
-            self._masters = await ClusterCalls(self._client).masters()
+            self._masters = await self._find_masters()
             found = self._masters.get(broker)
         if found is None:
             raise ConnectError(f"no master is known for broker {broker!r}", "it may be down")
         return found
+
+    async def _find_masters(self) -> Mapping[str, str]:
+        if not self._topic:
+            return await ClusterCalls(self._client).masters()
+        routes = self._client.routes
+        try:
+            route = await routes.refresh(self._topic)
+        except RouteNotFoundError:
+            try:
+                route = await routes.refresh(TEMPLATE_TOPIC)  # a topic that is still to come
+            except (RouteNotFoundError, ResponseError):
+                return {}  # all its brokers are away, and who may write to it need not be told of others
+        found = ((name, data.broker_addrs.get(MASTER_ID)) for name, data in route.brokers.items())
+        return {name: address for name, address in found if address is not None}
 
 
 def _not_ours(broker: str) -> ClientError:
@@ -368,9 +389,11 @@ class Staging:
         """Stage without waiting; the future ends with the handle."""
         return self._submit(self._async.stage(broker, topics, items, messages))
 
-    def publish(self, broker: str, query: str, batch: int, handles: Iterable[Handle]) -> Published:
+    def publish(
+        self, broker: str, query: str, batch: int, handles: Iterable[Handle], *, topic: str = ""
+    ) -> Published:
         """See `AsyncStaging.publish`."""
-        return self._run(self._async.publish(broker, query, batch, list(handles)))
+        return self._run(self._async.publish(broker, query, batch, list(handles), topic=topic))
 
     def status(self, broker: str, query: str) -> StagedStatusResponseHeader:
         """See `AsyncStaging.status`."""

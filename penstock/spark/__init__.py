@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.client.access import Access
     from penstock.spark.pipelines.archive import archive
     from penstock.spark.pipelines.archive_reading import archived_ranges, read_archive
     from penstock.spark.pipelines.audit import audit
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.spark.session import session
 
 __all__ = [
+    "Access",
     "archive",
     "archived_ranges",
     "audit",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Access": "penstock.client.access",
     "archive": "penstock.spark.pipelines.archive",
     "archived_ranges": "penstock.spark.pipelines.archive_reading",
     "audit": "penstock.spark.pipelines.audit",

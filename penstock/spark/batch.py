@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from penstock.client.access import explaining
 from penstock.client.async_admin import is_internal_topic
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, QueueId
@@ -54,7 +55,7 @@ def snapshot(options: ReadOptions) -> Snapshot:
 
         with OfflineStore(options.path) as store:
             return _between(options, _store_ranges(store, options), _store_times(store))
-    with Scan(options.nameserver) as scan:
+    with explaining(), Scan(options.nameserver, **options.access.settings()) as scan:
         queues = find_queues(scan, options)
         if not queues:
             raise RouteNotFoundError(
@@ -115,7 +116,8 @@ class LiveReader(BatchReader):
     """Reads from brokers."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        with Scan(self._options.nameserver) as scan:
+        options = self._options
+        with explaining(), Scan(options.nameserver, **options.access.settings()) as scan:
             slices = self._wanted(scan.offsets_by_time)
         tasks = batch_tasks(slices, self._options.min_partitions, cores())
         return [LivePartition(task) for task in tasks]

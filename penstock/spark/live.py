@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.client.access import Access, explaining
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
-from penstock.errors import RouteNotFoundError
+from penstock.errors import ResponseError, RouteNotFoundError
 from penstock.runtime import SystemClock
 from penstock.spark.gaps import Gaps, Reason, reason_for
 from penstock.spark.options import ReadOptions
@@ -36,17 +37,18 @@ PULL_ROWS = 65_536
 PAUSE_S = 0.2
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
-_scans: dict[tuple[tuple[str, ...], int], Scan] = {}
+_scans: dict[tuple[tuple[str, ...], int, Access], Scan] = {}
 _scans_lock = threading.Lock()
 
 
 def shared_scan(options: ReadOptions) -> Scan:
     """The connections of this process to a cluster; they outlive a task."""
-    key = (options.nameserver, options.retry_ms)
+    key = (options.nameserver, options.retry_ms, options.access)
     with _scans_lock:
         scan = _scans.get(key)
         if scan is None:
-            scan = _scans[key] = Scan(options.nameserver, retry_ms=options.retry_ms)
+            settings = options.access.settings()
+            scan = _scans[key] = Scan(options.nameserver, retry_ms=options.retry_ms, **settings)
         return scan
 
 
@@ -81,7 +83,10 @@ def find_queues(scan: Scan, options: ReadOptions) -> list[QueueId]:
 def _near_topics(scan: Scan, topic: str) -> str:
     from penstock.spark.options import near_names
 
-    near = near_names(topic, scan.topics())
+    try:
+        near = near_names(topic, scan.topics())
+    except ResponseError:
+        return ""  # who may read some topics need not be told of the others
     return f", did you mean {near.rstrip('?')}" if near else ""
 
 
@@ -103,6 +108,10 @@ class LiveRead:
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """The rows of the slices, each queue's in their order."""
+        with explaining():
+            yield from self._batches(slices)
+
+    def _batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         from penstock.spark.batches import RecordDecoder
 
         options = self.options

@@ -16,8 +16,11 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.client.options import parse_name_servers
 from penstock.errors import OptionError
+from penstock.spark.access_options import NAMES as ACCESS_NAMES
+from penstock.spark.access_options import take_access
 from penstock.spark.positions import EARLIEST, LATEST, Position
 from penstock.spark.schema import parse_columns
 
@@ -36,7 +39,7 @@ class OnGap(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """A field is an option; `NAMES` has how it is written."""
+    """A field is an option; `NAMES` has how it is written, `access_options` those that become `access`."""
 
     # Addresses of name servers, `host:port` with `;` between them.
     nameserver: tuple[str, ...] = ()
@@ -81,6 +84,8 @@ class ReadOptions:
     retry_ms: int = 60_000
     # Streams: how often new topics, queues and brokers are looked for, in milliseconds.
     discover_ms: int = 5_000
+    # Who asks, and over TLS or not.
+    access: Access = FROM_ENVIRONMENT
 
     @property
     def is_offline(self) -> bool:
@@ -101,8 +106,9 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         """From texts; OptionError says what is wrong."""
-        given: dict[str, Any] = {}
-        for name, text in options.items():
+        access, others = take_access(options)
+        given: dict[str, Any] = {"access": access}
+        for name, text in others.items():
             lower = name.lower()
             if lower in _SPARKS_OWN or lower.startswith("spark."):
                 continue
@@ -118,6 +124,7 @@ class ReadOptions:
     def _check_together(self) -> None:
         if self.path:
             others = [NAMES[name] for name in ("nameserver", "group") if getattr(self, name)]
+            others += ["options of access"] if self.access != FROM_ENVIRONMENT else []
             if others:
                 raise OptionError(
                     f"{' and '.join(others)} cannot go with a path",
@@ -257,14 +264,14 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 NAMES: dict[str, str] = {field: name for field, (name, _) in _FORMS.items()}
 _BY_LOWER = {name.lower(): (field, read) for field, (name, read) in _FORMS.items()}
-assert set(_FORMS) == {item.name for item in fields(ReadOptions)}
+assert set(_FORMS) | {"access"} == {item.name for item in fields(ReadOptions)}
 
 
 def _near(name: str) -> str:
     return (
         "did you mean " + near
-        if (near := near_names(name, NAMES.values()))
-        else f"options are: {', '.join(NAMES.values())}"
+        if (near := near_names(name, (*NAMES.values(), *ACCESS_NAMES)))
+        else f"options are: {', '.join((*NAMES.values(), *ACCESS_NAMES))}"
     )
 
 

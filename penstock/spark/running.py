@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from penstock.client.access import REFUSED
 from penstock.errors import PenstockError
 from penstock.runtime import Clock, SystemClock
 from penstock.spark.progress import Batch, Report, ignore
@@ -183,7 +184,9 @@ class _Watched:
         """Plan another start, or give up."""
         reason = reason_of(error)
         self._failures += 1
-        if self._failures > self._failures_max:
+        # Who was refused before the first batch has wrong keys or no right, and waiting mends neither.
+        is_hopeless = reason.startswith(REFUSED) and not self._batches
+        if self._failures > self._failures_max or is_hopeless:
             times = f" {self._failures} times in a row" if self._failures > 1 else ""
             raise PenstockError(
                 f"{self.name} failed{times}: {reason}",

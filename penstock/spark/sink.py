@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from penstock.client.access import explaining
 from penstock.client.staging import Handle, RowRefusedError, Staging
 from penstock.errors import ClientError, OptionError
 from penstock.runtime import Runtime
@@ -138,8 +139,10 @@ def write_rows(
     if options.delivery == AT_LEAST_ONCE:
         from penstock.spark.sink_sends import send_rows
 
-        return WrittenRows(query, partition, send_rows(options, columns, partition, first, filled))
-    with Staging(options.nameserver, retry_ms=options.retry_ms) as staging:
+        with explaining():
+            return WrittenRows(query, partition, send_rows(options, columns, partition, first, filled))
+    settings = options.access.settings()
+    with explaining(), Staging(options.nameserver, retry_ms=options.retry_ms, **settings) as staging:
         task = _StagingTask(staging, options, columns, query, partition)
         task.take(first)
         for batch in filled:
@@ -216,6 +219,6 @@ def publish(
             f"the tasks of one batch have staged at {' and '.join(brokers)}, which cannot publish together",
             "brokers came or went meanwhile: run it again, or name one with the option broker",
         )
-    arguments: dict[str, Any] = {"retry_ms": options.retry_ms}
-    with connect(options.nameserver, **arguments) as staging:
-        staging.publish(brokers[0], written[0].query, batch, handles)
+    arguments: dict[str, Any] = {"retry_ms": options.retry_ms, **options.access.settings()}
+    with explaining(), connect(options.nameserver, **arguments) as staging:
+        staging.publish(brokers[0], written[0].query, batch, handles, topic=options.topic)

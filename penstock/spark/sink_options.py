@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.client.options import parse_name_servers
 from penstock.errors import OptionError
+from penstock.spark.access_options import NAMES as ACCESS_NAMES
+from penstock.spark.access_options import take_access
 from penstock.spark.options import near_names
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -25,7 +28,7 @@ _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "provi
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A field is an option; `_FORMS` has how it is written."""
+    """A field is an option; `_FORMS` has how it is written, `access_options` those that become `access`."""
 
     # Addresses of name servers, `host:port` with `;` between them.
     nameserver: tuple[str, ...] = ()
@@ -44,19 +47,23 @@ class WriteOptions:
     batch_bytes: int = 1 << 20
     # How long a broker may be out of reach before a task or a commit fails, in milliseconds.
     retry_ms: int = 120_000
+    # Who writes, and over TLS or not.
+    access: Access = FROM_ENVIRONMENT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         """From texts; OptionError says what is wrong."""
-        given: dict[str, Any] = {}
-        for name, text in options.items():
+        access, others = take_access(options)
+        given: dict[str, Any] = {"access": access}
+        for name, text in others.items():
             lower = name.lower()
             if lower in _SPARKS_OWN or lower.startswith("spark."):
                 continue
             known = _BY_LOWER.get(lower)
             if known is None:
-                near = near_names(name, NAMES)
-                hint = f"did you mean {near}" if near else f"options are: {', '.join(NAMES)}"
+                known_names = (*NAMES, *ACCESS_NAMES)
+                near = near_names(name, known_names)
+                hint = f"did you mean {near}" if near else f"options are: {', '.join(known_names)}"
                 raise OptionError(f"there is no option {name!r} for writing", hint)
             field, read = known
             given[field] = read(name, str(text).strip())
@@ -128,4 +135,4 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 NAMES = tuple(name for name, _ in _FORMS.values())
 _BY_LOWER = {name.lower(): (field, read) for field, (name, read) in _FORMS.items()}
-assert set(_FORMS) == {item.name for item in fields(WriteOptions)}
+assert set(_FORMS) | {"access"} == {item.name for item in fields(WriteOptions)}

@@ -50,7 +50,10 @@ def send_rows(
 ) -> int:
     """Send all rows of a task; how many."""
     count = 0
-    with Producer(options.nameserver, GROUP, batch_size=1_000, send_timeout_ms=30_000) as producer:
+    settings = options.access.settings()
+    with Producer(
+        options.nameserver, GROUP, batch_size=1_000, send_timeout_ms=30_000, **settings
+    ) as producer:
         sender = _Sender(producer, options.topic, columns, partition)
         for batch in _chain(first, rest):
             for row in _rows(batch, columns):

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.client.access import explaining
 from penstock.client.scan import Scan
 from penstock.runtime import SystemClock
 from penstock.spark.batch import LivePartition
@@ -65,13 +66,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> QueueTracker:
         if self._tracker is None:
-            self._scan = Scan(self._options.nameserver, retry_ms=self._options.retry_ms)
+            settings = self._options.access.settings()
+            self._scan = Scan(self._options.nameserver, retry_ms=self._options.retry_ms, **settings)
             self._tracker = QueueTracker(self._scan, self._options, self._gaps)
             self._progress = GroupProgress(self._scan, self._options.group)
         return self._tracker
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
+    @explaining()
     def initialOffset(self) -> Offsets:  # noqa: N802
         tracker = self._started()
         assert self._scan is not None
@@ -91,10 +94,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
+    @explaining()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         tracker = self._started()
         self._target = {key: item.max for key, item in tracker.all_ranges().items()}
 
+    @explaining()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         tracker = self._started()
         self._commit(start)
@@ -148,6 +153,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- micro-batches ---------------------------------------------------------------------------------------
 
+    @explaining()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[LivePartition]:
         tracker = self._started()
         slices = check_beginnings(tracker.slices(start, end), tracker.known_ranges(), self._gaps)

@@ -1,8 +1,14 @@
 """Replays through a real Spark and a real broker: the right rows, once, in order, whatever interrupts them."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import click.testing
 import pytest
@@ -12,12 +18,15 @@ from penstock.cli import pipeline_session
 from penstock.cli.main import root
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime import Runtime
+from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.audit_sources import Source
 from penstock.spark.pipelines.replay import ReplaySettings, replay
 from penstock.testing import ManualClock
 
 SMALL = ReplaySettings(slice_rows=150)
 ROWS = 240
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +108,75 @@ def test_a_checkpoint_goes_on_and_a_second_run_adds_nothing(spark, node, orders,
     assert len(rows_in(spark, node, target)) == ROWS
     with pytest.raises(OptionError, match="another replay: where changed"):
         run(spark, node, f"log:{orders}", target, checkpoint=kept, where="true")
+
+
+def killed_in_the_middle(node, source: str, target: str, kept: Path, log: Path, all_of_it: bool) -> None:
+    """A replay as a process of its own, until some slices are noted; then kill -9: of the driver, whose JVM lives on
+    for a second or two and may still publish, or of everything at once."""
+    line = [sys.executable, "-m", "penstock.cli.main", "pipeline", "replay", source, "--to", target]
+    line += [
+        "--nameserver",
+        node.address,
+        "--checkpoint",
+        str(kept),
+        "--slice-rows",
+        "20",
+        "--master",
+        "local[1]",
+    ]
+    line += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
+    line += ["--conf", "spark.driver.memory=512m"]
+    before, deadline = slices_noted(kept), time.monotonic() + LIMIT_S
+    with open(log, "ab") as out:
+        process = subprocess.Popen(line, stdout=out, stderr=out, cwd=ROOT, start_new_session=True)
+    try:
+        while slices_noted(kept) < before + 2:
+            assert process.poll() is None, log.read_text()[-4000:]
+            assert time.monotonic() < deadline, log.read_text()[-4000:]
+            time.sleep(0.01)
+    finally:
+        if all_of_it:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+
+
+def slices_noted(kept: Path) -> int:
+    try:
+        return int(json.loads((kept / "progress.json").read_text())["slices"])
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I2", "I15")
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_a_replay_of_an_archive_that_is_killed_goes_on_without_loss_and_repeat(
+    spark, node, orders, tmp_path, crash_rounds
+):
+    root_of_all, kept, target = tmp_path / "archive", tmp_path / "check", node.topic("killed")
+    archive(orders, str(root_of_all), spark=spark, nameserver=node.address, once=True, merge=False)
+    source = f"archive:{root_of_all}"
+    # A plan of twelve slices: there is something left to do after four lives.
+    for number in range(min(max(crash_rounds // 100, 1), 4)):
+        killed_in_the_middle(node, source, target, kept, tmp_path / "replay.log", all_of_it=number % 2 == 1)
+    plan, noted = json.loads((kept / "plan.json").read_text()), slices_noted(kept)
+    assert 2 <= noted < len(plan["slices"])
+    there = bodies(rows_in(spark, node, target))
+    assert 0 < len(there) == len(set(there)) < ROWS
+    steps = []
+    result = run(spark, node, source, target, checkpoint=kept, report=steps.append)
+    assert (result.id, result.rows, result.exit_code) == (plan["id"], ROWS, 0)
+    # What was noted is not sent again; what was sent and not noted is, and is there once.
+    assert len(steps) == len(plan["slices"]) - noted
+    assert (result.verified.rows, result.verified.origins, result.verified.disorder) == (ROWS, ROWS, 0)
+    before, after = rows_in(spark, node, orders), rows_in(spark, node, target)
+    assert bodies(after) == bodies(before)
+    again = run(spark, node, source, target, checkpoint=kept)
+    assert (again.finished_before, again.added, again.verified.rows) == (True, 0, ROWS)
+    assert len(rows_in(spark, node, target)) == ROWS
 
 
 def test_a_store_directory_by_key_tag_and_predicate(spark, node, orders):

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
 from penstock.errors import OptionError
 from penstock.runtime import Runtime
+from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.archive_commit import files_of, ranges_of, sweep
 from penstock.spark.pipelines.archive_files import FileSettings
@@ -58,6 +60,7 @@ class ArchiveJob:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     nameserver: str = "127.0.0.1:9876"
+    access: Access = FROM_ENVIRONMENT
     store: str = ""
     checkpoint: str = ""
     group: str = GROUP
@@ -106,7 +109,7 @@ class ArchiveJob:
         if self.store:
             return gaps | ({"topic": ",".join(self.topics)} if self.topics else {})
         limits = {"maxRowsPerTrigger": self.max_rows, "maxBytesPerTrigger": self.max_bytes}
-        options = {"nameserver": self.nameserver, **gaps}
+        options = {"nameserver": self.nameserver, **access_options(self.access), **gaps}
         options |= {"topic": ",".join(self.topics)} if self.topics else {"topicPattern": self.pattern}
         options |= {name: str(value) for name, value in limits.items() if value}
         return options | ({"group": self.group} if self.group else {})
@@ -245,7 +248,8 @@ class _Archiving:
         from penstock.spark.live import find_queues
 
         options = ReadOptions.parse(self._job.source())
-        with Scan(options.nameserver, retry_ms=options.retry_ms) as scan:
+        settings = options.access.settings()
+        with explaining(), Scan(options.nameserver, retry_ms=options.retry_ms, **settings) as scan:
             ranges = scan.ranges(find_queues(scan, options))
             fresh = {queue: item for queue, item in ranges.items() if queue.key not in archived}
             start = Position.parse("start", self._job.start)

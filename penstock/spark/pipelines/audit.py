@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.runtime import Disk, Runtime
 from penstock.spark.pipelines.audit_result import AuditResult, Limits, ResultFiles
 from penstock.spark.pipelines.audit_run import AuditRun, AuditSettings, Tell
@@ -37,6 +38,7 @@ def audit(
     *,
     against: AnySource | None = None,
     nameserver: str = "",
+    access: Access = FROM_ENVIRONMENT,
     topics: Iterable[str] = (),
     settings: AuditSettings | None = None,
     spark: SparkSession | None = None,
@@ -53,8 +55,8 @@ def audit(
     reasons = files.directory / ".reasons" if files is not None and is_local(session) else None
     with _emptied(runtime.disk, reasons):
         tell("asking for ranges and groups")
-        left = open_any(session, source, nameserver, topics, str(reasons or ""))
-        right = open_any(session, against, nameserver, topics) if against is not None else None
+        left = open_any(session, source, nameserver, topics, str(reasons or ""), access)
+        right = open_any(session, against, nameserver, topics, access=access) if against is not None else None
         samples = files.samples() if files is not None else []
         run = AuditRun(session, left, right, settings, runtime, tell, samples)
         result = run.result(str(reasons or ""))
@@ -88,13 +90,18 @@ def _session() -> SparkSession:
 
 
 def open_any(
-    spark: SparkSession, source: AnySource, nameserver: str, topics: Iterable[str], gap_table: str = ""
+    spark: SparkSession,
+    source: AnySource,
+    nameserver: str,
+    topics: Iterable[str],
+    gap_table: str = "",
+    access: Access = FROM_ENVIRONMENT,
 ) -> Opened:
     """A source in any of its forms, with its ranges fixed."""
     if isinstance(source, Opened):
         return source
     if isinstance(source, str):
-        source = parse_source(source, nameserver, topics)
+        source = parse_source(source, nameserver, topics, access)
     if isinstance(source, Source):
         return open_source(spark, source, gap_table=gap_table)
     return open_frame(source)

@@ -7,17 +7,25 @@ like missing messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
+from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.admin import Admin
 from penstock.client.routes import MessageQueue
 from penstock.errors import ResponseError, RouteNotFoundError
 from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Ranges, Source, choose_topics
 
 
+@contextmanager
+def _asking(nameserver: str, access: Access) -> Iterator[Admin]:
+    with explaining(), Admin(nameserver, **access.settings()) as admin:
+        yield admin
+
+
 def cluster_ranges(source: Source) -> Ranges:
     """First and next offset of every queue of the chosen topics, cut to the source's times."""
-    with Admin(source.nameserver) as admin:
+    with _asking(source.nameserver, source.access) as admin:
         names = admin.list_topics(internal=True)
         if not source.topics:
             # The admin client knows which of the names are the cluster's and the brokers' own.
@@ -39,14 +47,12 @@ def _key(queue: MessageQueue) -> QueueKey:
     return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
 
 
-def cluster_progress(
-    nameserver: str, topics: Iterable[str]
-) -> tuple[tuple[Progress, ...], Mapping[str, int]]:
+def cluster_progress(source: Source, topics: Iterable[str]) -> tuple[tuple[Progress, ...], Mapping[str, int]]:
     """Offsets of all groups in these topics, and how often each group tries a message."""
     wanted = set(topics)
     found: list[Progress] = []
     tries: dict[str, int] = {}
-    with Admin(nameserver) as admin:
+    with _asking(source.nameserver, source.access) as admin:
         for group in admin.list_groups():
             try:
                 described = admin.describe_group(group)
@@ -61,9 +67,9 @@ def cluster_progress(
     return tuple(sorted(found)), tries
 
 
-def target_queues(nameserver: str, topic: str) -> dict[str, list[int]]:
+def target_queues(nameserver: str, topic: str, access: Access = FROM_ENVIRONMENT) -> dict[str, list[int]]:
     """Queues of a topic by broker, for choosing where rows go."""
-    with Admin(nameserver) as admin:
+    with _asking(nameserver, access) as admin:
         by_broker: dict[str, list[int]] = {}
         for status in admin.describe_topic(topic).queues:
             by_broker.setdefault(status.queue.broker_name, []).append(status.queue.queue_id)

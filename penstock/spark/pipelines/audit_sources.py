@@ -19,7 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
+from penstock.spark.access_options import access_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,6 +88,8 @@ class Source:
     topics: tuple[str, ...] = ()
     start: int | None = None
     end: int | None = None
+    # Who asks the cluster, and how; not a part of what is asked for.
+    access: Access = field(default=FROM_ENVIRONMENT, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -146,16 +150,18 @@ class Opened:
         return sum(end - first for first, end in self.ranges.values())
 
 
-def parse_source(text: str, nameserver: str = "", topics: Iterable[str] = ()) -> Source:
+def parse_source(
+    text: str, nameserver: str = "", topics: Iterable[str] = (), access: Access = FROM_ENVIRONMENT
+) -> Source:
     """The source that a command line names."""
     kind, colon, rest = text.partition(":")
     chosen = tuple(topics)
     if kind == "log":
         named = tuple(name.strip() for name in rest.split(",") if name.strip())
-        return Source("log", nameserver=nameserver, topics=chosen + named)
+        return Source("log", nameserver=nameserver, topics=chosen + named, access=access)
     if colon and kind in KINDS:
-        return Source(kind, path=rest, nameserver=nameserver, topics=chosen)
-    return Source(_kind_of(text), path=text, nameserver=nameserver, topics=chosen)
+        return Source(kind, path=rest, nameserver=nameserver, topics=chosen, access=access)
+    return Source(_kind_of(text), path=text, nameserver=nameserver, topics=chosen, access=access)
 
 
 def _kind_of(path: str) -> str:
@@ -216,7 +222,7 @@ def open_source(
 def reader_of(spark: SparkSession, source: Source, ranges: Ranges, *, on_gap: str = "fail") -> Read:
     """A source whose ranges were fixed before, as by a replay that goes on."""
     if source.kind == "log":
-        return _reader(spark, ranges, {"nameserver": source.nameserver, "onGap": on_gap})
+        return _reader(spark, ranges, {**_cluster(source), "onGap": on_gap})
     if source.kind == "store":
         return _reader(spark, ranges, {"onGap": on_gap}, source.path)
     from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
@@ -260,6 +266,10 @@ def _only(frame: DataFrame, part: Ranges) -> DataFrame:
     return frame.where(inside)
 
 
+def _cluster(source: Source) -> dict[str, str]:
+    return {"nameserver": source.nameserver, **access_options(source.access)}
+
+
 def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], path: str = "") -> Read:
     topics = ",".join(sorted({key.topic for key in ranges}))
 
@@ -286,14 +296,14 @@ def _open_log(spark: SparkSession, source: Source, how: Mapping[str, str], group
     from penstock.spark.pipelines.audit_cluster import cluster_progress, cluster_ranges
 
     ranges = cluster_ranges(source)
-    read = _reader(spark, ranges, {"nameserver": source.nameserver, **how})
+    read = _reader(spark, ranges, {**_cluster(source), **how})
     if not groups:
         return Opened(source.label, ranges, read, source=source)
-    progress, tries = cluster_progress(source.nameserver, {key.topic for key in ranges})
+    progress, tries = cluster_progress(source, {key.topic for key in ranges})
 
     def sample() -> tuple[tuple[Progress, ...], Ranges]:
         now = replace(source, topics=tuple(sorted({key.topic for key in ranges})), start=None, end=None)
-        return cluster_progress(source.nameserver, set(now.topics))[0], cluster_ranges(now)
+        return cluster_progress(source, set(now.topics))[0], cluster_ranges(now)
 
     return Opened(
         source.label, ranges, read, progress=progress, tries_max=tries, sample=sample, source=source
@@ -333,7 +343,7 @@ def _open_archive(spark: SparkSession, source: Source, groups: bool) -> Opened:
     if source.nameserver and groups:
         from penstock.spark.pipelines.audit_cluster import cluster_progress
 
-        progress, tries = cluster_progress(source.nameserver, topics)
+        progress, tries = cluster_progress(source, topics)
     return Opened(
         source.label,
         ranges,

@@ -23,8 +23,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
 from penstock.runtime import Runtime
+from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.manifest import FOLDER, Entry, FileRecord, Move
 from penstock.spark.pipelines.parquet_tree import BESIDE, ParquetTree, TreeChange
@@ -56,6 +58,7 @@ class CompactJob:
     to: str
     key: str = "keys"
     nameserver: str = "127.0.0.1:9876"
+    access: Access = FROM_ENVIRONMENT
     checkpoint: str = ""
     group: str = GROUP
     start: str = "earliest"
@@ -89,6 +92,7 @@ class CompactJob:
     def source(self) -> dict[str, str]:
         options = {
             "nameserver": self.nameserver,
+            **access_options(self.access),
             "topic": self.topic,
             "startingPosition": self.start,
             "onGap": self.on_gap,

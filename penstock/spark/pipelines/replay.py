@@ -24,8 +24,10 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime import Runtime
+from penstock.spark.access_options import access_options
 from penstock.spark.pipelines.audit_cluster import cluster_ranges, target_queues
 from penstock.spark.pipelines.audit_result import plain_row
 from penstock.spark.pipelines.audit_sources import (
@@ -145,6 +147,7 @@ def replay(
     to: str,
     *,
     nameserver: str,
+    access: Access = FROM_ENVIRONMENT,
     topics: Iterable[str] = (),
     where: str = "",
     keys: Iterable[str] = (),
@@ -161,8 +164,8 @@ def replay(
 ) -> ReplayResult:
     """Send the matching messages of a source to the topic `to`, or with `dry_run` say what would be sent."""
     runtime, settings = runtime or Runtime.system(), settings or ReplaySettings()
-    opened = parse_source(source, nameserver, topics) if isinstance(source, str) else source
-    wanted = Wanted(opened, to, nameserver, where, tuple(keys), tuple(tags), by_key)
+    opened = parse_source(source, nameserver, topics, access) if isinstance(source, str) else source
+    wanted = Wanted(opened, to, nameserver, where, tuple(keys), tuple(tags), by_key, access)
     run = _Replay(spark or _session(), wanted, settings, runtime, tell, report, stop)
     if dry_run:
         return run.dry_run()
@@ -211,10 +214,9 @@ class _Replay:
 
     def _plan(self) -> Plan:
         self._tell("asking for ranges")
-        home = target_queues(self._wanted.nameserver, self._wanted.target)
-        ends = cluster_ranges(
-            Source("log", nameserver=self._wanted.nameserver, topics=(self._wanted.target,))
-        )
+        wanted = self._wanted
+        home = target_queues(wanted.nameserver, wanted.target, wanted.access)
+        ends = cluster_ranges(wanted.target_log)
         opened = open_source(self._spark, self._wanted.source, on_gap=self._settings.on_gap, groups=False)
         cells, bits = self._count(opened.ranges, opened.read)
         broker = self._settings.sink.get("broker") or next(iter(home), "")
@@ -354,6 +356,7 @@ class _Replay:
     def _write(self, rows: DataFrame, plan: Plan, number: int) -> None:
         options = {
             "nameserver": self._wanted.nameserver,
+            **access_options(self._wanted.access),
             "topic": self._wanted.target,
             "broker": plan.broker,
             "writeId": plan.id,
@@ -366,7 +369,7 @@ class _Replay:
 
     def _verify(self, plan: Plan, done: Done) -> tuple[Verified, list[str]]:
         self._tell(f"counting what is in {self._wanted.target}")
-        source = Source("log", nameserver=self._wanted.nameserver, topics=(self._wanted.target,))
+        source = self._wanted.target_log
         now = cluster_ranges(source)
         ranges = {
             key: (min(max(plan.target_ends.get(key, (0, first))[1], first), end), end)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import CodecError, OptionError
 from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.fastjson import JsonObject, JsonValue
@@ -76,12 +77,19 @@ class Wanted:
     tags: tuple[str, ...] = ()
     # Queue by key, instead of one queue for each queue of the source.
     by_key: bool = False
+    # Who sends, and how; a checkpoint knows nothing of it, so keys may change between two runs.
+    access: Access = field(default=FROM_ENVIRONMENT, compare=False)
 
     def __post_init__(self) -> None:
         if not self.target:
             raise OptionError("no target topic is given", "say into which with --to TOPIC")
         if not self.nameserver:
             raise OptionError("a replay needs a name server", "say which with --nameserver HOST:PORT")
+
+    @property
+    def target_log(self) -> Source:
+        """The target as something to read."""
+        return Source("log", nameserver=self.nameserver, topics=(self.target,), access=self.access)
 
     def to_json(self) -> JsonObject:
         source = self.source

@@ -21,8 +21,10 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
 from penstock.errors import OptionError, PenstockError
+from penstock.spark.access_options import access_options
 from penstock.spark.options import near_names
 from penstock.spark.pipelines.archive_names import queue_key
 from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
@@ -51,6 +53,7 @@ class Places:
     as_of: str = ""
     on_gap: str = "fail"
     gap_table: str = ""
+    access: Access = FROM_ENVIRONMENT
 
     def __post_init__(self) -> None:
         if self.nameserver and self.store:
@@ -153,7 +156,7 @@ class TopicTables:
                 with OfflineStore(self.places.store) as store:
                     found |= set(store.topics())
             elif self.places.nameserver:
-                with Scan(self.places.nameserver) as scan:
+                with self._scan() as scan:
                     found |= set(scan.topics())
             self._topics = sorted(found)
         return self._topics
@@ -220,12 +223,18 @@ class TopicTables:
         if self.places.store:
             frame = reader.options(**options).load(str(Path(self.places.store).absolute()))
         else:
-            frame = reader.options(**options, nameserver=self.places.nameserver).load()
+            options |= {"nameserver": self.places.nameserver, **access_options(self.places.access)}
+            frame = reader.options(**options).load()
         if broker and "broker" in columns:
             frame = frame.withColumn("broker", functions.lit(broker))
         return frame.select(*columns)
 
     # -- what is where ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _scan(self) -> Iterator[Scan]:
+        with explaining(), Scan(self.places.nameserver, **self.places.access.settings()) as scan:
+            yield scan
 
     def _snapshot(self) -> ArchiveSnapshot:
         """The archive, before anything else is asked: what comes to it later is still in the log."""
@@ -253,7 +262,7 @@ class TopicTables:
                 return {queue_key(*place): span for place, span in store.queues([topic]).items()}
         if not self.places.nameserver:
             return {}
-        with Scan(self.places.nameserver) as scan:
+        with self._scan() as scan:
             if topic not in scan.topics() and self._snapshot().ranges([topic]):
                 return {}  # deleted since it was archived
             found = scan.ranges(scan.queues(topic))
@@ -338,9 +347,10 @@ def sql(
     as_of: str = "",
     on_gap: str = "fail",
     gap_table: str = "",
+    access: Access = FROM_ENVIRONMENT,
 ) -> DataFrame:
     """The result of a query over topics: of the archive, of the log behind it, or of both."""
-    places = Places(nameserver, archive, store, as_of, on_gap, gap_table)
+    places = Places(nameserver, archive, store, as_of, on_gap, gap_table, access)
     if spark is None:
         from penstock.spark.session import session
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
+from penstock.spark.access_options import access_options, is_file, names_access
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.file_sections import Document, Problem, Section, did_you_mean, shown
 from penstock.spark.schema import COLUMNS
@@ -82,7 +84,8 @@ class Source:
 
     name: str
     format: str
-    options: Mapping[str, str]
+    # May have a secret: in no text.
+    options: Mapping[str, str] = field(repr=False)
     is_static: bool = False
     path: str = ""
     fields: str = ""
@@ -116,7 +119,8 @@ class Sink:
     name: str
     view: str
     format: str
-    options: Mapping[str, str]
+    # May have a secret: in no text.
+    options: Mapping[str, str] = field(repr=False)
     path: str = ""
     mode: str = "append"
     trigger: str = ""
@@ -156,9 +160,14 @@ class PipelineFile:
 
 
 def read_pipeline(
-    path: str | Path, *, nameserver: str | None = None, checkpoint: str | None = None
+    path: str | Path,
+    *,
+    nameserver: str | None = None,
+    checkpoint: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
 ) -> PipelineFile:
-    """Read a file; `nameserver` and `checkpoint` overrule what it says."""
+    """Read a file; `nameserver` and `checkpoint` overrule what it says, `access` is for sources and sinks of ours
+    that say nothing of it."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -166,7 +175,7 @@ def read_pipeline(
         raise OptionError(f"there is no file {file}", "docs/spark/stream.md shows how one looks") from None
     except (UnicodeDecodeError, IsADirectoryError):
         raise OptionError(f"{file} is not a text file", "a pipeline is a TOML file in UTF-8") from None
-    return parse_pipeline(text, file, nameserver=nameserver, checkpoint=checkpoint)
+    return parse_pipeline(text, file, nameserver=nameserver, checkpoint=checkpoint, access=access)
 
 
 def parse_pipeline(
@@ -175,21 +184,27 @@ def parse_pipeline(
     *,
     nameserver: str | None = None,
     checkpoint: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
 ) -> PipelineFile:
     """The file with this text; a wrong one has `problems`."""
     document = Document.parse(text)
-    return _Reader(document, path, nameserver, checkpoint).read()
+    return _Reader(document, path, nameserver, checkpoint, access).read()
 
 
 class _Reader:
     """Goes through the sections once and notes what is wrong."""
 
     def __init__(
-        self, document: Document, path: Path, nameserver: str | None, checkpoint: str | None
+        self,
+        document: Document,
+        path: Path,
+        nameserver: str | None,
+        checkpoint: str | None,
+        access: Access,
     ) -> None:
         self._document, self._file = document, path
         self._base = path.absolute().parent
-        self._nameserver, self._checkpoint = nameserver, checkpoint
+        self._nameserver, self._checkpoint, self._access = nameserver, checkpoint, access
         # Name of a view to the section that made it.
         self._views: dict[str, Section] = {}
 
@@ -269,6 +284,7 @@ class _Reader:
         if "gapTable" in made:
             made["gapTable"] = self._relative(made["gapTable"])
         if not path:
+            made = self._with_access(made)
             server = section.text("nameserver") or self._nameserver
             if server is None:
                 section.note("", "no nameserver: set it here, at the top of the file or with --nameserver")
@@ -342,7 +358,7 @@ class _Reader:
         return made
 
     def _write_options(self, section: Section, options: Mapping[str, str]) -> dict[str, str]:
-        made = dict(options)
+        made = self._with_access(dict(options))
         if topic := section.text("topic"):
             made["topic"] = topic
         server = section.text("nameserver") or self._nameserver
@@ -352,6 +368,12 @@ class _Reader:
             made["nameserver"] = server
         _judge(section, made, {"topic": "topic"}, WriteOptions.parse)
         return made
+
+    def _with_access(self, options: dict[str, str]) -> dict[str, str]:
+        """As a whole or not at all: half of one user's keys and half of another's would help nobody."""
+        if not names_access(options):
+            return {**access_options(self._access), **options}
+        return {name: self._relative(text) if is_file(name) else text for name, text in options.items()}
 
     # -- what sections have to do with each other --------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime import SystemDisk
 from penstock.spark.pipelines.file_sections import Problem
@@ -62,13 +63,14 @@ def check_pipeline(
     *,
     spark: SparkSession | None = None,
     nameserver: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
     with_spark: bool = True,
 ) -> list[Problem]:
     """Everything that is wrong with a file. Nothing is connected to and no data is read.
 
     Without Spark only the file itself is judged: keys, values, names; not SQL and columns.
     """
-    file = read_pipeline(path, nameserver=nameserver)
+    file = read_pipeline(path, nameserver=nameserver, access=access)
     if with_spark and file.document.content:
         Built(file, spark or _session(file), stand_ins=True).build()
     return file.problems
@@ -79,6 +81,7 @@ def run_pipeline(
     *,
     spark: SparkSession | None = None,
     nameserver: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
     checkpoint: str | None = None,
     once: bool = False,
     report: Report = ignore,
@@ -87,7 +90,7 @@ def run_pipeline(
     failures_max: int = FAILURES_MAX,
 ) -> PipelineRun:
     """Run a pipeline until it is asked to stop, or with `once` until it has done what there is to do now."""
-    file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint)
+    file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint, access=access)
     if file.problems:
         raise PipelineFileError(file.path, file.problems)
     with only_run(file.checkpoint):

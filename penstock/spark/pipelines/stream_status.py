@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.errors import OptionError, PenstockError
 from penstock.spark.pipelines.stream_file import PipelineFile, read_pipeline
 from penstock.spark.pipelines.stream_run import running_pid, sink_checkpoint
@@ -72,6 +73,7 @@ def pipeline_status(
     *,
     nameserver: str | None = None,
     checkpoint: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
     ends: Ends | None = None,
 ) -> PipelineStatus:
     """Read a pipeline's checkpoint, and ask the brokers how much there is to do."""
@@ -82,7 +84,7 @@ def pipeline_status(
             "mount it and give its path with --checkpoint, or look at the consumer group: penstock group describe",
         )
     found = [_sink_status(file, sink.name) for sink in file.sinks]
-    ends = ends or _asking(file)
+    ends = ends or _asking(file, access)
     sinks, trouble = [], ""
     for status in found:
         try:
@@ -151,7 +153,7 @@ def _lag(offsets: dict[str, int], ends: dict[str, int]) -> int:
     return sum(max(0, end - offsets.get(queue, 0)) for queue, end in ends.items())
 
 
-def _asking(file: PipelineFile) -> Ends:
+def _asking(file: PipelineFile, access: Access) -> Ends:
     """Asks the brokers of the file's name server."""
 
     def ends(queues: Iterable[str]) -> dict[str, int]:
@@ -161,7 +163,8 @@ def _asking(file: PipelineFile) -> Ends:
         if not file.nameserver:
             raise OptionError("no name server is known", "give one with --nameserver")
         found = {}
-        with Admin(file.nameserver, call_timeout_ms=3_000) as admin:
+        settings = access.settings()
+        with explaining(), Admin(file.nameserver, call_timeout_ms=3_000, **settings) as admin:
             for name in queues:
                 topic, broker, number = name.split("/")
                 if broker:  # a store directory has none, and no end that moves

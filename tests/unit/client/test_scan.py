@@ -1,5 +1,6 @@
 """Bulk reading against a real broker in this process."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.client.loop_thread import LoopThread
+from penstock.client.pull_connection import PullConnection
 from penstock.client.received import decode_records
 from penstock.client.scan import AsyncScan, Pulled, PullStatus, QueueId, Scan
 from penstock.errors import (
@@ -284,3 +286,30 @@ def test_the_async_form(address):
         thread.run(test())
     finally:
         thread.stop()
+
+
+def test_pulls_that_begin_at_once_share_a_connection(address, monkeypatch):
+    """Nothing is connected before the first of them, so all wait for the same client."""
+    fill(address, "T", 3)
+    opened = []
+    open_one = PullConnection.open
+
+    async def counted(*arguments, **others):
+        opened.append(arguments)
+        return await open_one(*arguments, **others)
+
+    monkeypatch.setattr(PullConnection, "open", counted)
+
+    async def test() -> None:
+        async with AsyncScan(address) as scan:
+            queue = (await scan.queues("T"))[0]
+        async with AsyncScan(address) as scan:
+            pulls = (scan.pull(queue, offset, rows=1, size=1 << 20) for offset in range(3))
+            assert bodies(await asyncio.gather(*pulls)) == [b"0", b"1", b"2"]
+
+    thread = LoopThread("test")
+    try:
+        thread.run(test())
+    finally:
+        thread.stop()
+    assert len(opened) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import ClientError, PenstockError
 from penstock.spark import running
 from penstock.spark.progress import Batch
 from penstock.spark.running import Stop, run, stopping_on_signals
@@ -161,6 +161,15 @@ def test_failing_again_and_again_ends_the_run_and_stops_the_others(clock: Steppi
     ):
         run(starts, failures_max=2, clock=clock)
     assert other.stops == 1
+
+
+def test_who_is_refused_before_the_first_batch_does_not_wait(clock: SteppingClock) -> None:
+    refused = ClientError("refused: the signature of 'app' is not valid")
+    with pytest.raises(PenstockError, match="q failed: refused: the signature of 'app' is not valid"):
+        run({"q": started(clock, Query([refused]))}, clock=clock)
+    # After a batch the users may just be changing.
+    queries = (Query([5, refused]), Query([7], first_batch=1))
+    assert run({"q": started(clock, *queries)}, clock=clock)["q"].rows == 12
 
 
 def test_a_start_that_raises_is_not_repeated_and_stops_the_others(clock: SteppingClock) -> None:

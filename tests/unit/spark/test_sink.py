@@ -115,7 +115,7 @@ class NoStaging:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def publish(self, broker: str, query: str, batch: int, handles: list[Handle]) -> None:
+    def publish(self, broker: str, query: str, batch: int, handles: list[Handle], topic: str = "") -> None:
         self.published.append((broker, query, batch, [handle.text for handle in handles]))
 
 
