@@ -150,6 +150,7 @@ def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: 
 @pytest.mark.invariant("I1")
 @pytest.mark.timeout(120)
 def test_the_next_master_pushes_on(tmp_path: Path) -> None:
+    """Its queues are a coordinator's to give, and leased: the next master knows no lease, and believes the holder."""
     with broker_set(tmp_path) as found:
         names = found.names.address
         create(names)
@@ -162,6 +163,9 @@ def test_the_next_master_pushes_on(tmp_path: Path) -> None:
             threads=1,
             listener=seen,
             start_from="first",
+            balance="coordinator",
+            coordinators=found.coordinator.address,
+            coordinator_interval_ms=500,
             **QUICK,
         ) as consumer:
             consumer.subscribe(TOPIC)
