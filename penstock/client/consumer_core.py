@@ -357,7 +357,7 @@ class ConsumerCore:
 
     def resume(self, queues: Iterable[MessageQueue] | None) -> None:
         """Go on with these queues, or with all."""
-        self.holdings.resume([owner.queue for owner in self.holdings.owners] if queues is None else queues)
+        self.holdings.resume(queues)
         if self.options.is_push:
             self.instance.push.resume(self.group)
 

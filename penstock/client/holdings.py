@@ -203,8 +203,9 @@ class Holdings:
             if owner is not None:
                 owner.pause()
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        for queue in queues:
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with these queues, or with all."""
+        for queue in [*self._owners, *self._paused] if queues is None else queues:
             self._paused.discard(queue)
             owner = self._owners.get(queue)
             if owner is not None:

@@ -307,7 +307,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.seed("S4-87", "S4-88", "S4-89", "S4-90", "S4-91", "S4-92")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_nothing_is_lost_overtakes_or_comes_twice_without_a_reason(steps: list[tuple[str, int, int]]) -> None:
     run = Pushing()

@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.client.received import DEAD_LETTER, ReceivedMessage, Retry
 from penstock.errors import OptionError
+from penstock.message import Message
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
 
@@ -29,8 +30,8 @@ def test_ten_thousand_messages_in_order() -> None:
             admin.create_topic("T", queues=1)
         bodies = numbered(10_000)
         with penstock.Producer(address) as producer:
-            for future in [producer.send_async("T", body) for body in bodies]:
-                future.result()
+            for start in range(0, len(bodies), 500):
+                producer.send_batch([Message("T", body) for body in bodies[start : start + 500]])
         seen = Seen()
         with penstock.Consumer(address, listener=seen, orderly=True, **PUSH) as consumer:
             consumer.subscribe("T")
@@ -69,7 +70,7 @@ def test_tags_and_sql_choose_at_the_broker_and_the_lag_follows() -> None:
         send(address, "T", *numbered(50, 5), tag="b")
         for group, expression, sql in (("g", "a", ""), ("sql", "*", "TAGS = 'a'")):
             seen = Seen()
-            settings = {**PUSH, "group": group}
+            settings = {**PUSH, "group": group, "persist_interval_ms": 200}
             with penstock.Consumer(address, listener=seen, **settings) as consumer:
                 consumer.subscribe("T", expression, sql=sql)
                 until(lambda seen=seen: sorted(seen.bodies) == sorted(numbered(5)))  # type: ignore[misc]

@@ -65,6 +65,7 @@ def test_a_broker_that_does_not_push_says_so_once(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == 1
 
 
+@pytest.mark.seed("S4-22", "S4-25")
 def test_calls_go_to_who_subscribed_and_parked_messages_are_asked_for() -> None:
     async def scenario() -> None:
         asked: list[tuple[int, dict[str, str]]] = []
