@@ -66,13 +66,7 @@ from penstock.broker.zookeeper_offsets import ZooKeeperOffsets, zookeeper_offset
 from penstock.errors import StoreClosedError
 from penstock.message import HostAddress
 from penstock.protocol.codes import RequestCode
-from penstock.remoting import (
-    Connection,
-    ProcessorTable,
-    RemotingOptions,
-    RemotingServer,
-    TlsOptions,
-)
+from penstock.remoting import Connection, ProcessorTable, RemotingOptions, RemotingServer, TlsOptions
 from penstock.runtime import Runtime
 from penstock.security import OPEN, NodeAccess
 from penstock.store import MessageStore, StoreOptions

@@ -1,7 +1,7 @@
 """What only a master does besides answering: it delivers delayed messages, by level and by time, asks about
 transactions, publishes what was staged, gives popped messages out and takes back what is not acknowledged, pushes to
-clients, says which groups still need old messages, recognises what is sent again, and writes offsets to ZooKeeper where
-they are to be there.
+clients, says which groups still need old messages, recognises what is sent again, and writes offsets to ZooKeeper
+where they are to be there.
 
 A slave gets all of that with its master's log. So these services run while the broker is master, begin with what the
 log and the tables hold when it becomes one, and end before it stops being one. Owned by the event loop.

@@ -171,8 +171,9 @@ def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaita
     """The answer of the coordinator that leads."""
     import asyncio
 
+    from penstock.client.addresses import parse_coordinators
     from penstock.client.coordinators import Coordinators
-    from penstock.client.options import ClientOptions, parse_coordinators
+    from penstock.client.options import ClientOptions
     from penstock.client.signing import signing_hook
     from penstock.errors import OptionError
     from penstock.remoting import RemotingClient

@@ -1,5 +1,5 @@
-"""`penstock message get | value | trace | recall | waiting`: one message by its id, or those with a key; the value of a
-key, from its partition; what happened to a message; messages that wait for their time, and taking one of them back."""
+"""`penstock message get | value | trace | recall | waiting`: one message by its id, or those with a key; the value of
+a key, from its partition; what happened to a message; messages that wait for their time, and taking one back."""
 
 from __future__ import annotations
 

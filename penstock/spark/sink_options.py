@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.client.options import parse_name_servers
+from penstock.client.addresses import parse_name_servers
 from penstock.errors import OptionError
 from penstock.spark.access_options import NAMES as ACCESS_NAMES
 from penstock.spark.access_options import take_access
