@@ -5,9 +5,10 @@
 Rules. A key's partition is the one that a producer with `partition_by_key` sends it to: both hash the key over all
 queues of the topic that can be written to, whether or not their broker sets have a master at the moment. Only that
 partition is looked at; what was sent to another one, as before the topic got more queues, `query_messages` finds. The
-newest values come from the index of the broker, at most 64; with `whole` the broker goes through the partition and
-gives those with the key, oldest first. A broker that does not answer is looked up anew, as after a failover, until
-the time of a call is over. What comes back is compared with the key, letter for letter.
+newest values come from the index of the broker, at most 64, among which it counts what it has of the key in other
+queues; with `whole` the broker goes through the partition and gives those with the key, oldest first; one of RocketMQ
+gives everything, which is sorted out here. A broker that does not answer is looked up anew, as after a failover,
+until the time of a call is over. What comes back is compared with the key, letter for letter.
 """
 
 from __future__ import annotations
@@ -120,10 +121,10 @@ class KeyReading:
                 raise ResponseError(
                     error.code,
                     f"broker {queue.broker_name} does not go through a partition by key: {error.message}",
-                    "brokers of RocketMQ do not: read the newest values, without whole",
+                    "read the newest values, without whole, or have property_filters switched on there",
                 ) from error
             if answer.code == ResponseCode.SUCCESS:
-                found += decode_records(answer.body, queue)
+                found += [one for one in decode_records(answer.body, queue) if key in one.keys]
             following = PullMessageResponseHeader.decode(answer.fields).next_begin_offset
             if following <= offset or answer.code == ResponseCode.PULL_NOT_FOUND:
                 break
