@@ -72,7 +72,6 @@ def test_publish_subscribe_lets_a_group_have_one_consumer() -> None:
     beat(groups, "b", mode=PUBSUB)
 
 
-@pytest.mark.feature("clustering", "fifth-seed")
 @pytest.mark.seed("S4-57")
 def test_a_consumer_may_be_in_several_groups() -> None:
     groups = Groups()
