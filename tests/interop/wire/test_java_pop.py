@@ -15,6 +15,7 @@ from tests.interop.wire.mqadmin import MqAdmin
 from tests.interop.wire.peer import Peer, bodies, eventually
 from tests.interop.wire.penstock_server import Penstock
 
+pytestmark = pytest.mark.feature("pop", "rocketmq-5.3")
 CLIENT = "java-5.3.3"
 INVISIBLE_MS = 5_000
 
@@ -45,7 +46,6 @@ def set_mode(server: Penstock, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield set_it
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     set_mode(topic, group)
@@ -62,7 +62,6 @@ def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) 
     assert {message["tags"] for message in found()} == {"t"}
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 @pytest.mark.feature("sql-filters", "rocketmq-5.3")
 def test_pop_consumers_choose_by_an_sql_expression(peer: Peer, set_mode: Callable[..., None]) -> None:
     topic, group = peer.create_topic(queues=2), peer.fresh("group")
@@ -82,7 +81,6 @@ def test_pop_consumers_choose_by_an_sql_expression(peer: Peer, set_mode: Callabl
     assert bodies(peer.received(consumer, 2 * len(wanted))) == sorted(2 * wanted)
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_messages_of_a_killed_consumer_come_to_another(
     peer: Peer, drivers: Drivers, set_mode: Callable[..., None]
 ) -> None:
@@ -103,7 +101,6 @@ def test_messages_of_a_killed_consumer_come_to_another(
     print(f"{tries[1]} came again within {time.monotonic() - began:.1f} s")
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_a_refused_message_comes_when_its_time_is_over(peer: Peer, set_mode: Callable[..., None]) -> None:
     """The client asks for a new invisible time; ten seconds are the shortest that it knows."""
     topic, group = peer.create_topic(queues=1), peer.fresh("group")
@@ -118,7 +115,6 @@ def test_a_refused_message_comes_when_its_time_is_over(peer: Peer, set_mode: Cal
     assert len(peer.received(consumer, 0)) == 2
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 def test_a_group_pops_one_topic_and_pulls_another(peer: Peer, set_mode: Callable[..., None]) -> None:
     """Who lets the broker divide is told topic by topic; who divides by itself goes on pulling."""
     popped, pulled, group = peer.create_topic(queues=4), peer.create_topic(queues=4), peer.fresh("group")
@@ -138,7 +134,6 @@ def test_a_group_pops_one_topic_and_pulls_another(peer: Peer, set_mode: Callable
     assert bodies(peer.received(third, 20)) == sorted(f"r{i}" for i in range(20))
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 @pytest.mark.parametrize("share", [1])
 def test_clients_pop_their_own_share_and_that_of_the_next(
     peer: Peer, set_mode: Callable[..., None], share: int
@@ -155,7 +150,6 @@ def test_clients_pop_their_own_share_and_that_of_the_next(
     assert bodies(found()) == sorted(f"m{i}" for i in range(60))
 
 
-@pytest.mark.feature("pop", "rocketmq-5.3")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 def test_nothing_is_lost_when_the_broker_is_killed(drivers: Drivers, tmp_path: Path) -> None:
