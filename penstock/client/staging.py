@@ -32,7 +32,6 @@ from penstock.client.identity import UniqueIds
 from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
-from penstock.client.routes import MASTER_ID
 from penstock.errors import (
     ClientClosedError,
     ClientError,
@@ -297,8 +296,7 @@ class AsyncStaging:
                 route = await routes.refresh(TEMPLATE_TOPIC)  # a topic that is still to come
             except (RouteNotFoundError, ResponseError):
                 return {}  # all its brokers are away, and who may write to it need not be told of others
-        found = ((name, data.broker_addrs.get(MASTER_ID)) for name, data in route.brokers.items())
-        return {name: address for name, address in found if address is not None}
+        return {name: data.master for name, data in route.brokers.items() if data.master is not None}
 
 
 def _not_ours(broker: str) -> ClientError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,8 +105,6 @@ def test_moments_give_ids_that_nobody_else_gets() -> None:
 @asynccontextmanager
 async def two_brokers() -> AsyncIterator[tuple[str, list[EmbeddedBroker]]]:
     """Two brokers registered with one name server."""
-    from dataclasses import replace
-
     names = NameServer(NameServerOptions(port=0), runtime=Runtime.system())
     await names.start()
     nodes = []
@@ -202,6 +202,44 @@ def _close(node: EmbeddedBroker) -> None:
     assert node.broker is not None
     for connection in list(node.broker.connections):
         connection.abort("test")
+
+
+def test_a_broker_of_a_known_topic_is_found_again_by_its_route_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write to a topic may not ask for the whole cluster. The broker comes back at another port."""
+
+    async def refuse(*_: object) -> None:
+        raise ResponseError(ResponseCode.NO_PERMISSION, "not you")
+
+    monkeypatch.setattr(module.ClusterCalls, "cluster", refuse)
+
+    async def scenario() -> None:
+        names = NameServer(NameServerOptions(port=0), runtime=Runtime.system())
+        await names.start()
+        options = replace(BROKER, name_servers=(names.address,))
+        lives = [EmbeddedBroker(tmp_path / "data", broker=options, store=STORE) for _ in range(2)]
+        try:
+            await lives[0].start()
+            async with AsyncStaging(names.address, retry_ms=60_000) as staging:
+                assert await staging.home("q", "orders") == "test-broker"
+                handle = await staging.stage("test-broker", TOPIC, items(1, 2), 2)
+                await lives[0].stop()
+                later = asyncio.ensure_future(
+                    staging.publish("test-broker", "q", 0, [handle], topic="orders")
+                )
+                await asyncio.sleep(0.05)
+                assert not later.done()
+                await lives[1].start()
+                assert (await later).messages == 2
+                with pytest.raises(ResponseError, match="not you"):
+                    await staging.home("q")
+        finally:
+            for node in lives:
+                await node.stop()
+            await names.stop()
+
+    run(scenario)
 
 
 def test_a_time_limit_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
