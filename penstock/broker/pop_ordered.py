@@ -56,8 +56,8 @@ class OrderedPops:
         self._journal = journal
         self._clock = clock
         self.lots = OrderedLots()
-        # Told that a group may pop of a topic again, what it could not.
-        self.on_free: Callable[[str, str], None] = lambda group, topic: None
+        # Told that a group may pop a queue of a topic again.
+        self.on_free: Callable[[str, str, int], None] = lambda group, topic, queue_id: None
 
     def is_held(self, queue: QueueKey, attempt: str = "") -> bool:
         """Whether a queue is somebody else's in its group now."""
@@ -112,7 +112,10 @@ class OrderedPops:
         lot = self.lots.drop(queue)
         if lot is not None:
             self._journal.state.close(lot)
-            self.on_free(queue.group, queue.topic)
+            self._free(queue)
+
+    def _free(self, queue: QueueKey) -> None:
+        self.on_free(queue.group, queue.topic, queue.queue_id)
 
     def forget_topic(self, topic: str) -> None:
         for queue in [queue for queue in self.lots.lots if queue.topic == topic]:
@@ -146,7 +149,7 @@ class OrderedPops:
             return
         self.lots.watch(lot)
         if lot.is_done:
-            self.on_free(queue.group, queue.topic)
+            self._free(queue)
 
     def change(
         self, key: CheckKey, offset: int, invisible_ms: int, done: Callable[[Written, int], None]
@@ -172,7 +175,7 @@ class OrderedPops:
 
     def tick(self, now_ms: int) -> None:
         for lot in self.lots.over(now_ms):
-            self.on_free(lot.key.queue.group, lot.key.queue.topic)
+            self._free(lot.key.queue)
         for lot in self.lots.stale(now_ms):
             self.forget(lot.key.queue)
 

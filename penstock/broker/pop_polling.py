@@ -1,5 +1,6 @@
 """Pops that found nothing and wait. A pop reads all queues of a topic and of its group's retries, so it is held under
-topic and group, and woken by a message in any of them.
+topic and group, and woken by a message in any of them. One that asked for a single queue is held under that, and not
+woken by messages of the others: in order there is one for each queue and consumer.
 
 Built on `long_polling.py`, which answers each once: by a message, by its deadline, by the regular check, or to make
 room. Owned by the event loop, except `on_arrival`, which the store calls in any thread.
@@ -19,6 +20,8 @@ from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic
 from penstock.remoting import Connection
 from penstock.runtime import Clock
 
+ALL_QUEUES = -1
+
 
 @dataclass(slots=True)
 class Waiting:
@@ -29,6 +32,8 @@ class Waiting:
     topic: str
     command: Command
     answer: Callable[[Connection, bool], Command | Later | None]
+    # -1: all of them.
+    queue_id: int = ALL_QUEUES
 
 
 class Later:
@@ -43,8 +48,11 @@ class PopPolling:
 
     def __init__(self, options: BrokerOptions, clock: Clock) -> None:
         self._polls: LongPolling[Waiting] = LongPolling(options, clock, self._retry)
-        # Which keys a message of a topic wakes. Keys stay: there are as many as topics with groups that pop.
-        self._keys: dict[bytes, set[str]] = {}
+        # Which keys a message of a topic wakes, and whether it is the topic itself, not one of retries. Keys stay:
+        # there are as many as topics with groups that pop.
+        self._keys: dict[bytes, dict[str, bool]] = {}
+        # Single queues of a key that somebody has waited for.
+        self._queues: dict[str, set[int]] = {}
 
     def reconfigure(self, options: BrokerOptions) -> None:
         self._polls.options = options
@@ -71,36 +79,49 @@ class PopPolling:
 
     def held_for(self, group: str, topic: str) -> int:
         """How many wait for messages of a topic for a group."""
-        return self._polls.held_for(_key(group, topic), 0)
+        key = _key(group, topic)
+        return sum(self._polls.held_for(key, queue) for queue in (ALL_QUEUES, *self._queues.get(key, ())))
 
     def hold(self, connection: Connection, waiting: Waiting, wait_ms: int) -> None:
         """Keep a request for so long; it is tried once more right away, as a message may have come meanwhile."""
-        group, topic = waiting.group, waiting.topic
+        group, topic, queue_id = waiting.group, waiting.topic, waiting.queue_id
         key = _key(group, topic)
         names = (topic, pop_retry_topic(group, topic, RETRY_V1), pop_retry_topic(group, topic, RETRY_V2))
         for name in names:
-            self._keys.setdefault(name.encode(), set()).add(key)
-        self._polls.hold(connection, key, 0, waiting, wait_ms)
+            self._keys.setdefault(name.encode(), {})[key] = name == topic
+        if queue_id != ALL_QUEUES:
+            self._queues.setdefault(key, set()).add(queue_id)
+        self._polls.hold(connection, key, queue_id, waiting, wait_ms)
+        self._polls.wake(key, queue_id)
 
-    def wake(self, group: str, topic: str) -> None:
-        self._polls.wake(_key(group, topic), 0)
+    def wake(self, group: str, topic: str, queue_id: int = ALL_QUEUES) -> None:
+        """Something happened to a queue as a group pops it, or to any of them."""
+        self._wake(_key(group, topic), queue_id)
 
     def wake_topic(self, topic: str, queue_id: int) -> None:
         """An operator moved a group, or something else happened to a queue."""
         for key in tuple(self._keys.get(topic.encode(), ())):
-            self._polls.wake(key, 0)
+            self._wake(key, ALL_QUEUES)
 
     def on_arrival(self, queues: Sequence[QueueState]) -> None:
         """Messages of these queues became visible; any thread."""
         if not len(self._polls):
             return
-        for topic in {queue.topic for queue in queues}:
-            for key in tuple(self._keys.get(topic, ())):
-                self._polls.wake(key, 0)
+        for queue in queues:
+            for key, is_itself in tuple(self._keys.get(queue.topic, {}).items()):
+                self._wake(key, queue.queue_id if is_itself else ALL_QUEUES)
+
+    def _wake(self, key: str, queue_id: int) -> None:
+        self._polls.wake(key, ALL_QUEUES)
+        single = (queue_id,) if queue_id != ALL_QUEUES else tuple(self._queues.get(key, ()))
+        for queue in single:
+            self._polls.wake(key, queue)
 
     def forget(self, topic: str) -> None:
         """A topic is gone; who waits for it waits for nothing, and is answered when its time is over."""
-        self._keys.pop(topic.encode(), None)
+        for key, is_itself in self._keys.pop(topic.encode(), {}).items():
+            if is_itself:
+                self._queues.pop(key, None)
 
     def _retry(self, held: HeldPull[Waiting], is_final: bool) -> bool:
         """Never raises: it is called from timers."""

@@ -129,6 +129,7 @@ END = {
 }
 POP = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
 HANDLE = "0 1700000000000 60000 0 0 hostile-broker 0 0"
+ORDERED_HANDLE = "0 1700000000000 60000 999 0 hostile-broker 0 0"
 BROKER_REQUESTS = (
     request(10, b"a body", "text", **V1),
     request(310, b"a body", "text", **V2),
@@ -163,9 +164,23 @@ BROKER_REQUESTS = (
     request(
         200050, **POP, maxMsgNums=4, invisibleTime=60_000, pollTime=20, initMode=0, expType="TAG", exp="*"
     ),
+    request(
+        200050,
+        **POP,
+        maxMsgNums=4,
+        invisibleTime=60_000,
+        pollTime=20,
+        initMode=0,
+        expType="SQL92",
+        exp="a > 1 or a is null",
+        order=True,
+        attemptId="attempt-1",
+    ),
     request(200051, **POP, extraInfo=HANDLE, offset=0),
+    request(200051, **POP, extraInfo=ORDERED_HANDLE, offset=0),
     request(200052, **POP, maxMsgNums=4),
     request(200053, **POP, extraInfo=HANDLE, offset=0, invisibleTime=30_000),
+    request(200053, **POP, extraInfo=ORDERED_HANDLE, offset=0, invisibleTime=30_000),
     request(200054, **POP, pollTime=20, bornTime=0),
     request(200055, **POP),
     request(

@@ -150,6 +150,38 @@ def test_handles_that_nobody_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse("A20")
+def test_handles_of_lots_in_order_that_nobody_was_given(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench.client, 3)
+            [one, *_] = await take(bench.client, queue=0, order="true", most=2)
+            plain = await take(bench.client, group="others", queue=0)
+            start, popped_ms = one.handle.start_offset, one.handle.pop_time
+            for text, offset in (
+                (f"{start} {popped_ms + 1} 60000 999 0 broker-a 0 0", 0),
+                (f"{start} 0 60000 999 0 broker-a 0 0", 0),
+                # Of no lot: a message behind it; and as if it had been popped without order.
+                (f"{start} {popped_ms} 60000 999 0 broker-a 0 2", 2),
+                (f"{start} {popped_ms} 60000 0 0 broker-a 0 0", 0),
+            ):
+                for answer in (
+                    await ack(bench.client, one, extraInfo=text, offset=offset),
+                    await change(bench.client, one, 60_000, extraInfo=text, offset=offset),
+                ):
+                    assert answer.code == ResponseCode.NO_MESSAGE, text
+            assert (await ack(bench.client, one, consumerGroup="others")).code == ResponseCode.NO_MESSAGE
+            # Nor is what was popped without order a lot.
+            handle = str(plain[0].handle).split(" ")
+            handle[3] = "999"
+            answer = await ack(bench.client, plain[0], extraInfo=" ".join(handle))
+            assert answer.code == ResponseCode.NO_MESSAGE
+            assert await take(bench.client, queue=0, order="true") == []
+            assert (await ack(bench.client, one)).code == 0
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A20")
 def test_batches_of_acknowledgements_that_are_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:

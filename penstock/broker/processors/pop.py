@@ -177,6 +177,7 @@ class PopProcessor:
                 pop.topic.name,
                 command,
                 lambda held_by, is_final: self._pop(held_by, pop, is_final),
+                header.queue_id,
             )
             if not self._hold(connection, waiting, wait_ms):
                 return command.answer(ResponseCode.POLLING_FULL, "too many pops of this group wait")
@@ -271,8 +272,6 @@ class PopProcessor:
         ):
             return False
         polling.hold(connection, waiting, wait_ms)
-        # Made visible by another thread since we looked.
-        polling.wake(waiting.group, waiting.topic)
         return True
 
     # -- without taking --------------------------------------------------------------------------------------
@@ -311,7 +310,7 @@ class PopProcessor:
         now = answer(connection, wait_ms <= 0)
         if now is not None:
             return now
-        waiting = Waiting(header.consumer_group, config.name, command, answer)
+        waiting = Waiting(header.consumer_group, config.name, command, answer, header.queue_id)
         if self._hold(connection, waiting, wait_ms):
             return None
         return command.answer(fields=NotificationResponseHeader(has_msg=False, polling_full=True).encode())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.pop_order import KEEP_MS, ORDERED_QUEUE
+from penstock.broker.pop_reading import Source
 from penstock.broker.pop_service import LAG_MAX
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
@@ -176,6 +178,40 @@ def test_news_are_not_told_of_what_is_held(tmp_path: Path) -> None:
             assert (await ack(bench.client, first[0])).code == 0
             answer = await bench.client.call(RequestCode.NOTIFICATION, fields)
             assert answer.fields["hasMsg"] == "true"
+
+    run(scenario)
+
+
+def test_who_waits_for_one_queue_is_not_tried_for_another(tmp_path: Path) -> None:
+    """In order every consumer waits for every queue: a message must not wake all of them."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench.client, 1)
+            for queue in range(3):
+                await lot(bench.client, queue=queue)
+            assert bench.broker.pop is not None
+            tried: list[int] = []
+            reader = bench.broker.pop.processors[0]._reader  # type: ignore[attr-defined]
+            find = reader.find
+
+            def watch(sources: Iterator[Source], *more: object) -> object:
+                known = list(sources)
+                tried.extend(source.queue.queue_id for source in known)
+                return find(iter(known), *more)
+
+            waiting = [
+                asyncio.create_task(pop(bench.client, queue=queue, order="true", wait_ms=20_000))
+                for queue in (1, 2)
+            ]
+            await held(bench, 2)
+            await asyncio.sleep(0.05)  # each is tried once more when it is held
+            reader.find = watch
+            await bench.client.send("T", b"new", 2)
+            assert [one.body for one in popped(await waiting[1])] == [b"new"]
+            assert set(tried) == {2}
+            await bench.client.send("T", b"newer", 1)
+            assert [one.body for one in popped(await waiting[0])] == [b"newer"]
 
     run(scenario)
 
