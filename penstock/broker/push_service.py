@@ -374,7 +374,7 @@ class PushService:
                 and client.link is link
                 and client.state is not ClientState.CLOSED
             ):
-                self.state.ponged(client, self._clock.monotonic_ms())
+                self.state.heard(client, self._clock.monotonic_ms())
 
         waits_ms = self._options.push_ping_interval_ms * (self._options.push_ping_misses + 1)
         link.request(Command(RequestCode.PUSH_PING, header.encode()), respond, waits_ms)

@@ -21,6 +21,7 @@ from tests.unit.broker.pushing import (
     fill,
     known,
     listing,
+    resume,
     state_of,
     task_of,
     until,
@@ -208,7 +209,7 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
             await until(lambda: state_of(bench) is ClientState.TIMEOUT)
             await until(lambda: state_of(bench) is ClientState.DEAD)
             assert task_of(bench).state is TaskState.PARKED
-            [result] = await one.resume()
+            [result] = await resume(bench.client)
             assert (result.goes_on, result.reason) == (False, "the client is dead: it has to come back first")
             await fill(bench, 1, 2)
             assert one.bodies == [b"0", b"1"]
@@ -218,8 +219,12 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
             assert task_of(bench).state is TaskState.PARKED
             assert (await one.resume())[0].goes_on
             await until(lambda: one.bodies == [b"0", b"1", b"2"])
-            # Dead again; now another takes its queue.
+            # Dead again; who says resume itself lives, whatever became of its pongs.
             one.pongs = False
+            await until(lambda: state_of(bench) is ClientState.DEAD)
+            assert (await one.resume())[0].goes_on
+            assert state_of(bench) is ClientState.ALIVE
+            # And again; now another takes its queue.
             await until(lambda: state_of(bench) is ClientState.DEAD)
             assert (await two.begin()).code == 0
             await until(lambda: len(one.ended) == 1)
