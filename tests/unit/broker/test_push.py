@@ -295,6 +295,31 @@ def test_a_client_whose_connection_went_comes_back_and_goes_on(tmp_path: Path) -
     run(scenario)
 
 
+def test_a_name_is_called_over_its_newest_connection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 2)
+            one, again = Pushed(bench), Pushed(bench)
+            await one.begin()
+            await until(lambda: committed(bench) == 2)
+            assert (await again.register()).fields["resumed"] == "1"
+            await until(lambda: one.ended)
+            assert one.ended[0][:2] == (
+                ResponseCode.NO_PERMISSION,
+                "the client registered over another connection",
+            )
+            assert (await one.subscribe()).code == ResponseCode.CONSUMER_NOT_ONLINE
+            await fill(bench, 1, 2)
+            await until(lambda: again.bodies == [b"2"])
+            # That the old one goes is no news any more.
+            await one.client.close()
+            await fill(bench, 1, 3)
+            await until(lambda: again.bodies == [b"2", b"3"])
+            assert state_of(bench) is ClientState.ALIVE
+
+    run(scenario)
+
+
 @pytest.mark.abuse("A15")
 def test_a_client_that_stops_reading_holds_up_nobody(tmp_path: Path) -> None:
     async def scenario() -> None:
