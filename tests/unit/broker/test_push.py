@@ -267,7 +267,7 @@ def test_closing_removes_a_client_from_every_subscription(tmp_path: Path) -> Non
     run(scenario)
 
 
-@pytest.mark.fault("F15")
+@pytest.mark.fault("F3")
 @pytest.mark.seed("S4-39", "S4-91")
 def test_a_client_whose_connection_went_comes_back_and_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
