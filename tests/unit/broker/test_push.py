@@ -523,3 +523,25 @@ def test_a_client_that_stays_dead_is_forgotten_and_hung_up_on(tmp_path: Path) ->
             await until(lambda: back.bodies == [b"1"])
 
     run(scenario)
+
+
+@pytest.mark.invariant("I5")
+def test_what_nobody_may_see_yet_is_not_pushed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 1)
+            one = Pushed(bench)
+            await one.begin()
+            await until(lambda: committed(bench) == 1)
+            store = bench.broker.store
+            store.hold()  # as a publication does until it is whole
+            try:
+                await fill(bench, 3, 1)
+                await one.resume()
+                await asyncio.sleep(0.1)
+                assert one.bodies == [b"0"]
+            finally:
+                store.release()
+            await until(lambda: one.bodies == [b"0", b"1", b"2", b"3"])
+
+    run(scenario)
