@@ -135,6 +135,13 @@ class PushService:
 
     def register(self, connection: Connection, name: str) -> PushClient:
         now_ms = self._clock.monotonic_ms()
+        known = self.state.clients.get(name)
+        if known is not None and known.link is not connection:
+            # If anybody is still there it is a second client of that name, or one that dialled twice.
+            for task in known.tasks.values():
+                self._tell_end(
+                    task, ResponseCode.NO_PERMISSION, "the client registered over another connection"
+                )
         client = self.state.register(name, connection, now_ms)
         self._hang_up()
         connection.attributes[_CLIENT] = client
@@ -374,7 +381,7 @@ class PushService:
                 and client.link is link
                 and client.state is not ClientState.CLOSED
             ):
-                self.state.ponged(client, self._clock.monotonic_ms())
+                self.state.heard(client, self._clock.monotonic_ms())
 
         waits_ms = self._options.push_ping_interval_ms * (self._options.push_ping_misses + 1)
         link.request(Command(RequestCode.PUSH_PING, header.encode()), respond, waits_ms)

@@ -117,8 +117,9 @@ class PushState:
         if self.clients.get(client.name) is client:
             del self.clients[client.name]
 
-    def ponged(self, client: PushClient, now_ms: int) -> None:
-        """A ping was answered. What is parked stays so until `resume`: the client may have lost it."""
+    def heard(self, client: PushClient, now_ms: int) -> None:
+        """A ping was answered, or the client asked for something: it lives. What is parked stays so until `resume`:
+        the client may have lost it."""
         self._heard(client, now_ms, is_back=True)
 
     def _heard(self, client: PushClient, now_ms: int, *, is_back: bool = False) -> None:
@@ -163,6 +164,7 @@ class PushState:
                 "one consumer of a group reads a queue; ask again when it has left or died",
             )
         self._check_room(client, before)
+        self.heard(client, now_ms)
         if before is not None:
             self.end(before, now_ms)
         task = PushTask(place, client, window, request, now_ms, *_all_at(offset))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,26 @@ def test_deliveries_that_nobody_answers_are_not_kept(tmp_path: Path) -> None:
     run(scenario)
 
 
-@pytest.mark.abuse("A19")
+@pytest.mark.abuse("A12")
+def test_no_address_that_a_client_names_is_dialled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 1)
+            with socket.create_server(("127.0.0.1", 0)) as named:
+                named.setblocking(False)
+                address = f"127.0.0.1:{named.getsockname()[1]}"
+                one = Pushed(bench, address)
+                fields = dict.fromkeys(("clientID", "clientAddr", "address", "callback", "bname"), address)
+                assert (await one.client.call(RequestCode.PUSH_REGISTER, fields)).code == 0
+                assert (await one.subscribe(clientAddr=address, callback=address)).code == 0
+                # It is called over the connection that it opened.
+                await until(lambda: one.bodies == [b"0"])
+                with pytest.raises(BlockingIOError):
+                    named.accept()
+
+    run(scenario)
+
+
 def test_nobody_speaks_for_another(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:

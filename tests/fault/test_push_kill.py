@@ -114,6 +114,7 @@ def test_a_broker_that_is_killed_is_registered_with_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.fault("F1")
+@pytest.mark.fault("F2")
 @pytest.mark.seed("S4-85", "S4-86", "S4-91")
 @pytest.mark.invariant("I1")
 def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: Path) -> None:

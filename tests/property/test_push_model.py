@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +74,7 @@ class Pushing:
     def pong(self, name: str) -> None:
         client = self.state.clients.get(name)
         if client is not None and client.link is not None:
-            self.state.ponged(client, self.now_ms)
+            self.state.heard(client, self.now_ms)
 
     def register(self, name: str, with_memory: bool) -> None:
         """Over a new connection: of the same process, or of one that has lost what it had not done."""
@@ -307,9 +308,27 @@ STEPS = st.lists(
 
 
 @pytest.mark.seed("S4-87", "S4-88", "S4-89", "S4-90", "S4-91", "S4-92")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_nothing_is_lost_overtakes_or_comes_twice_without_a_reason(steps: list[tuple[str, int, int]]) -> None:
+    play(steps)
+
+
+@pytest.mark.parametrize("start", [0, 300])
+def test_the_same_over_many_long_histories(start: int) -> None:
+    """What hypothesis tries first is short of deaths and takeovers; these are not, and fail with their seed."""
+    for seed in range(start, start + 300):
+        random = Random(seed)
+        count = random.randint(40, 200)
+        steps = [(random.choice(KINDS), random.randint(0, 3), random.randint(0, 1_200)) for _ in range(count)]
+        try:
+            play(steps)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def play(steps: list[tuple[str, int, int]]) -> None:
     run = Pushing()
     run.append([5] * 12)
     for name in NAMES:

@@ -199,6 +199,9 @@ class PushProcessor:
 
     def handle_resume(self, connection: Connection, command: Command) -> Command:
         header = PushResumeRequestHeader.decode(command.fields)
+        sender = self.service.client_of(connection)
+        if sender is not None:
+            self.service.state.heard(sender, self._clock.monotonic_ms())  # who resumes itself is not dead
         tasks = [task for task in self._candidates(header) if _is_meant(task, header)]
         found = self.service.resume(tasks[:LISTED_MAX])
         body = PushResumedBody(tasks=tuple(_resumed(*one) for one in found))

@@ -99,9 +99,13 @@ class Pushed:
         return await self.client.call(RequestCode.PUSH_UNSUBSCRIBE, fields)
 
     async def resume(self, **fields: str) -> tuple[PushResumed, ...]:
-        answer = await self.client.call(RequestCode.PUSH_RESUME, {"consumerGroup": GROUP, **fields})
-        assert answer.code == 0, answer.remark
-        return PushResumedBody.decode(answer.body).tasks
+        return await resume(self.client, **fields)
+
+
+async def resume(client: Client, **fields: str) -> tuple[PushResumed, ...]:
+    answer = await client.call(RequestCode.PUSH_RESUME, {"consumerGroup": GROUP, **fields})
+    assert answer.code == 0, answer.remark
+    return PushResumedBody.decode(answer.body).tasks
 
 
 async def listing(client: Client, group: str = "") -> PushListBody:

@@ -21,6 +21,7 @@ from tests.unit.broker.pushing import (
     fill,
     known,
     listing,
+    resume,
     state_of,
     task_of,
     until,
@@ -208,7 +209,7 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
             await until(lambda: state_of(bench) is ClientState.TIMEOUT)
             await until(lambda: state_of(bench) is ClientState.DEAD)
             assert task_of(bench).state is TaskState.PARKED
-            [result] = await one.resume()
+            [result] = await resume(bench.client)
             assert (result.goes_on, result.reason) == (False, "the client is dead: it has to come back first")
             await fill(bench, 1, 2)
             assert one.bodies == [b"0", b"1"]
@@ -218,8 +219,12 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
             assert task_of(bench).state is TaskState.PARKED
             assert (await one.resume())[0].goes_on
             await until(lambda: one.bodies == [b"0", b"1", b"2"])
-            # Dead again; now another takes its queue.
+            # Dead again; who says resume itself lives, whatever became of its pongs.
             one.pongs = False
+            await until(lambda: state_of(bench) is ClientState.DEAD)
+            assert (await one.resume())[0].goes_on
+            assert state_of(bench) is ClientState.ALIVE
+            # And again; now another takes its queue.
             await until(lambda: state_of(bench) is ClientState.DEAD)
             assert (await two.begin()).code == 0
             await until(lambda: len(one.ended) == 1)
@@ -262,7 +267,7 @@ def test_closing_removes_a_client_from_every_subscription(tmp_path: Path) -> Non
     run(scenario)
 
 
-@pytest.mark.fault("F15")
+@pytest.mark.fault("F3")
 @pytest.mark.seed("S4-39", "S4-91")
 def test_a_client_whose_connection_went_comes_back_and_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -285,6 +290,31 @@ def test_a_client_whose_connection_went_comes_back_and_goes_on(tmp_path: Path) -
             assert answer.fields["resumed"] == "1"
             await until(lambda: back.bodies == [b"2", b"3", b"4"])
             await until(lambda: committed(bench) == 5)
+            assert state_of(bench) is ClientState.ALIVE
+
+    run(scenario)
+
+
+def test_a_name_is_called_over_its_newest_connection(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 2)
+            one, again = Pushed(bench), Pushed(bench)
+            await one.begin()
+            await until(lambda: committed(bench) == 2)
+            assert (await again.register()).fields["resumed"] == "1"
+            await until(lambda: one.ended)
+            assert one.ended[0][:2] == (
+                ResponseCode.NO_PERMISSION,
+                "the client registered over another connection",
+            )
+            assert (await one.subscribe()).code == ResponseCode.CONSUMER_NOT_ONLINE
+            await fill(bench, 1, 2)
+            await until(lambda: again.bodies == [b"2"])
+            # That the old one goes is no news any more.
+            await one.client.close()
+            await fill(bench, 1, 3)
+            await until(lambda: again.bodies == [b"2", b"3"])
             assert state_of(bench) is ClientState.ALIVE
 
     run(scenario)
@@ -491,5 +521,27 @@ def test_a_client_that_stays_dead_is_forgotten_and_hung_up_on(tmp_path: Path) ->
             assert (await back.begin()).code == 0
             await fill(bench, 1, 1)
             await until(lambda: back.bodies == [b"1"])
+
+    run(scenario)
+
+
+@pytest.mark.invariant("I5")
+def test_what_nobody_may_see_yet_is_not_pushed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 1)
+            one = Pushed(bench)
+            await one.begin()
+            await until(lambda: committed(bench) == 1)
+            store = bench.broker.store
+            store.hold()  # as a publication does until it is whole
+            try:
+                await fill(bench, 3, 1)
+                await one.resume()
+                await asyncio.sleep(0.1)
+                assert one.bodies == [b"0"]
+            finally:
+                store.release()
+            await until(lambda: one.bodies == [b"0", b"1", b"2", b"3"])
 
     run(scenario)

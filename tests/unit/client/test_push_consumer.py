@@ -24,6 +24,7 @@ def lag(address: str, group: str = "g") -> int:
 
 @pytest.mark.seed("S4-24", "S4-25", "S4-38", "S4-40", "S4-78", "S4-79")
 @pytest.mark.invariant("I1")
+@pytest.mark.invariant("I3")
 def test_ten_thousand_messages_in_order() -> None:
     with broker() as address:
         with penstock.Admin(address) as admin:

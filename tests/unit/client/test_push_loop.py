@@ -122,7 +122,7 @@ def batch(start: int, count: int) -> list[StoredMessage]:
     return [stored(offset) for offset in range(start, start + count)]
 
 
-@pytest.mark.invariant("I10")
+@pytest.mark.invariant("I3")
 def test_each_message_is_taken_once_and_in_order() -> None:
     async def scenario() -> None:
         async with pushed() as (worker, pusher):
@@ -207,7 +207,7 @@ def test_last_words_and_refusals_lead_to_another_subscription() -> None:
     run(scenario)
 
 
-@pytest.mark.fault("F15")
+@pytest.mark.fault("F3")
 def test_a_lost_connection_is_replaced() -> None:
     async def scenario() -> None:
         async with pushed() as (worker, pusher):

@@ -53,7 +53,6 @@ def test_a_right_that_is_withdrawn_ends_what_is_pushed(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse("A9")
-@pytest.mark.abuse("A19")
 def test_who_may_not_is_not_pushed_to_and_takes_no_names(tmp_path: Path) -> None:
     async def test() -> None:
         async with guarded(tmp_path) as server, AsyncAdmin(server.address, **ADMIN) as admin:
