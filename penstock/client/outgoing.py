@@ -186,12 +186,6 @@ class Composer:
             self._home(outgoing, found.get(PropertyName.KEYS, ""))
         return outgoing
 
-    def _home(self, outgoing: Outgoing, keys: str) -> None:
-        """Have a message go to the queue of its first key, unless it was told where to go."""
-        key = next((word for word in keys.split(" ") if word), "")
-        if key and not outgoing.queue_key and outgoing.queue is None:
-            outgoing.queue_key, outgoing.is_homed = key, True
-
     def _plain_properties(self, tag: str, keys: str) -> tuple[bytes, str]:
         """Properties of a message that has at most these, with its id; nothing if the quick way will not do."""
         msg_id = self._unique_ids.next()
@@ -255,6 +249,12 @@ class Composer:
         if demand:
             require_choice("durability", demand, tuple(Durability))
             outgoing.durability = demand
+
+    def _home(self, outgoing: Outgoing, keys: str) -> None:
+        """Have a message go to the queue of its first key, unless it was told where to go."""
+        key = next((word for word in keys.split(" ") if word), "")
+        if key and not outgoing.queue_key and outgoing.queue is None:
+            outgoing.queue_key, outgoing.is_homed = key, True
 
     def _make(
         self, topic: str, body: bytes, properties: dict[str, str], flag: int, may_pack: bool = True
