@@ -20,10 +20,12 @@ from penstock.client.queue_selection import select_by_key
 from penstock.client.routes import TopicRoute
 from penstock.errors import MessageError, OptionError, ResponseError
 from penstock.message import Message
+from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import BrokerData, QueueData
 from penstock.testing import broker
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.unit.client.consuming import QUICK
+from tests.unit.client.producer_cluster import cluster as fakes
 from tests.unit.coordinator.balanced import cluster, create_topic
 
 
@@ -239,3 +241,35 @@ def test_the_command_line(address: str) -> None:
         f"{turn} of k{k}" for turn in range(3) for k in (1, 2)
     ]
     assert consumed("--group", "g", "--key", "new", "--from", "first") == ["one", "two"]
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.seed("S4-66")
+@pytest.mark.parametrize("linger_ms", [0, 2])
+def test_a_keyed_send_waits_for_the_new_master_instead_of_going_elsewhere(linger_ms: int) -> None:
+    async def scenario() -> None:
+        async with fakes(3) as fake:
+            failing = fake.brokers[1]
+            whole = [MessageQueue("T", f"broker-{name}", number) for name in "abc" for number in range(2)]
+            keys = {select_by_key(whole, f"k{number}"): f"k{number}" for number in range(60)}
+            assert sorted(keys) == whole
+            failing.broker_id = 1
+            fake.add_topic("T")
+            async with AsyncProducer(
+                fake.address, partition_by_key=True, linger_ms=linger_ms, retries=100
+            ) as producer:
+                tasks = {
+                    home: asyncio.ensure_future(producer.send("T", key.encode(), keys=key))
+                    for home, key in keys.items()
+                }
+                there = [task for home, task in tasks.items() if home.broker_name != failing.name]
+                await asyncio.wait_for(asyncio.gather(*there), 20)
+                await asyncio.sleep(0.2)
+                assert not any(task.done() for task in tasks.values() if task not in there)
+                # Another broker of its set is master now.
+                failing.broker_id = 0
+                fake.add_topic("T")
+                for home, task in tasks.items():
+                    assert (await asyncio.wait_for(task, 20)).queue == home
+
+    asyncio.run(scenario())
