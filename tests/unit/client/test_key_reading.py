@@ -100,6 +100,17 @@ def test_all_values_of_a_key_however_many(address: str) -> None:
         assert [one.body for one in newest.messages] == every[-64:]
 
 
+def test_what_was_sent_past_the_partition_does_not_hide_the_value(address: str) -> None:
+    with penstock.Admin(address) as admin:
+        admin.create_topic("T", queues=2)
+        with penstock.Producer(address, partition_by_key=True) as producer:
+            home = producer.send("T", b"here", keys="k").queue
+            other = next(queue for queue in admin.queues("T") if queue != home)
+            for number in range(70):
+                producer.send("T", b"%d" % number, keys="k", queue=other)
+        assert [one.body for one in admin.read_by_key("T", "k").messages] == [b"here"]
+
+
 def test_a_broker_that_does_not_know_keys_says_so() -> None:
     with broker(store=QUICK, property_filters=False) as address:
         fill(address, rounds=1)
