@@ -100,9 +100,9 @@ def produce(
             **signing,
             send_timeout_ms=cluster.timeout_ms,
             call_timeout_ms=cluster.timeout_ms,
+            partition_by_key=by_key,
             batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
-            partition_by_key=by_key,
             idempotent=idempotent,
         )
         with producer, _progress() as told:

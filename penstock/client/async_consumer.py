@@ -29,7 +29,7 @@ from penstock.client.consumer_core import ConsumerCore
 from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
-from penstock.client.joining import find_group
+from penstock.client.joining import find_group, without_topic
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
@@ -270,7 +270,7 @@ class AsyncConsumer:
     def core(self) -> ConsumerCore:
         """What is behind the face; ClientClosedError before the start and after the end."""
         if self._core is None or self._is_closed:
-            raise _closed()
+            raise without_topic() if self.needs_topic and not self._is_closed else _closed()
         return self._core
 
     @property

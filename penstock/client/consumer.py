@@ -32,6 +32,7 @@ from penstock.client.async_consumer import (
     ConsumerSettings,
 )
 from penstock.client.handout import Report, ThreadHandout
+from penstock.client.joining import without_topic
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
@@ -321,7 +322,7 @@ class Consumer:
     def _running(self) -> LoopThread:
         thread = self._thread
         if thread is None:
-            raise _closed()
+            raise without_topic() if self._async.needs_topic and not self._is_closed else _closed()
         return thread
 
 

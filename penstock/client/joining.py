@@ -12,9 +12,17 @@ from __future__ import annotations
 
 from penstock.client.instance import ClientInstance
 from penstock.client.options import GROUP_NAME_MAX, ClientOptions, check_name
-from penstock.errors import ClientError, ResponseError
+from penstock.errors import ClientClosedError, ClientError, ResponseError
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Runtime
+
+
+def without_topic() -> ClientClosedError:
+    """For what a consumer is asked before it can have a group."""
+    return ClientClosedError(
+        "the consumer has no group yet: it is to be in the one that reads its topic",
+        "subscribe to a topic first",
+    )
 
 
 async def find_group(

@@ -96,7 +96,11 @@ class KeyReading:
         answer = await self._ask(queue, command, ResponseCode.QUERY_NOT_FOUND)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return []
-        found = [one for one in decode_records(answer.body) if one.stored.queue_id == queue.queue_id]
+        indexed = decode_records(answer.body)
+        found = [one for one in indexed if one.stored.queue_id == queue.queue_id]
+        if len(indexed) >= INDEXED_MAX and not found:
+            # All the index gave is in other queues, sent without the key's partition: look here itself.
+            return (await self._go_through(queue, key, LIMIT_MAX))[-limit:]
         for one in found:
             one.queue = queue
         found.sort(key=lambda one: one.queue_offset)

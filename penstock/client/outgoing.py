@@ -201,12 +201,6 @@ class Composer:
             outgoing.sequence, outgoing.is_solo = sequence, True
         return outgoing
 
-    def _home(self, outgoing: Outgoing, keys: str) -> None:
-        """Have a message go to the queue of its first key, unless it was told where to go."""
-        key = next((word for word in keys.split(" ") if word), "")
-        if key and not outgoing.queue_key and outgoing.queue is None:
-            outgoing.queue_key, outgoing.is_homed = key, True
-
     def _check_sequence(self, sequence: object, has_queue: bool) -> None:
         if not self._gives_sequences:
             raise MessageError(
@@ -294,6 +288,12 @@ class Composer:
         if demand:
             require_choice("durability", demand, tuple(Durability))
             outgoing.durability = demand
+
+    def _home(self, outgoing: Outgoing, keys: str) -> None:
+        """Have a message go to the queue of its first key, unless it was told where to go."""
+        key = next((word for word in keys.split(" ") if word), "")
+        if key and not outgoing.queue_key and outgoing.queue is None:
+            outgoing.queue_key, outgoing.is_homed = key, True
 
     def _make(
         self, topic: str, body: bytes, properties: dict[str, str], flag: int, may_pack: bool = True

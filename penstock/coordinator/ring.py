@@ -34,9 +34,16 @@ class HashRing:
         self._hashes: list[int] = []
         self._nodes: dict[int, list[str]] = {}
         self._bound: dict[str, bool] = {}
+        # In the order of names, so that each place is the first one's without a look.
+        there = self._nodes
         for node in sorted(set(nodes)):
-            self._place(node)
-        self._hashes = sorted(self._nodes)
+            self._bound[node] = False
+            for virtual in virtual_hashes(node, virtual_nodes):
+                if virtual in there:
+                    there[virtual].append(node)
+                else:
+                    there[virtual] = [node]
+        self._hashes = sorted(there)
 
     def __len__(self) -> int:
         return len(self._bound)

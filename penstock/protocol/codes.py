@@ -143,14 +143,13 @@ class RequestCode(IntEnum):
     CLIENT_BEAT = 9021
     CLIENT_CLOSE = 9022
     EXPLAIN = 9023
+    SUBSCRIPTIONS = 9029  # who reads a topic, in which mode
     CREATE_ON_DEMAND = 9024
     COORDINATOR_STATUS = 9025
     # Ours: who may read a partition for a group, at the broker.
     CLAIM_PARTITION = 9026
     REFRESH_PARTITION = 9027
     RELEASE_PARTITION = 9028
-    # Who reads a topic, in which mode (coordinator).
-    SUBSCRIPTIONS = 9029
     # Ours: a broker pushes over the connection that its client opened (docs/push.md); the last two are the broker's.
     PUSH_REGISTER = 9040
     PUSH_SUBSCRIBE = 9041

@@ -20,7 +20,7 @@ from penstock.testing.simulation import Broken, simulate_balance
 SEEDS = int(os.environ.get("SEEDS", "1000"))
 FIRST = int(os.environ.get("FIRST_SEED", "1"))
 LOTS = 10
-RING_SEEDS = SEEDS // 10
+RING_SEEDS = max(1, SEEDS // 20)
 # Histories among which a broken rule has to show.
 SEARCH = 100
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def test_only_messages_with_one_of_the_keys_come_and_the_others_count_as_read(tm
     async def scenario() -> None:
         async with filtering(tmp_path) as bench:
             for keys in ("k1", "k2 k3", "k11", "", "k1 k2", "K1"):
-                more = {"KEYS": keys} if keys else {}
+                more: dict[str, Any] = {"KEYS": keys} if keys else {}
                 assert (await bench.client.send("T", keys.encode() or b"none", **more)).code == 0
             answer = await pull_keys(bench, "k1")
             # Letter for letter, and whole keys: neither k11 nor K1.

@@ -20,10 +20,12 @@ from penstock.client.queue_selection import select_by_key
 from penstock.client.routes import TopicRoute
 from penstock.errors import MessageError, OptionError, ResponseError
 from penstock.message import Message
+from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import BrokerData, QueueData
 from penstock.testing import broker
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.unit.client.consuming import QUICK
+from tests.unit.client.producer_cluster import cluster as fakes
 from tests.unit.coordinator.balanced import cluster, create_topic
 
 
@@ -96,6 +98,17 @@ def test_all_values_of_a_key_however_many(address: str) -> None:
         assert [one.body for one in admin.read_by_key("T", "busy", whole=True, limit=7).messages] == every[:7]
         newest = admin.read_by_key("T", "busy", limit=500)
         assert [one.body for one in newest.messages] == every[-64:]
+
+
+def test_what_was_sent_past_the_partition_does_not_hide_the_value(address: str) -> None:
+    with penstock.Admin(address) as admin:
+        admin.create_topic("T", queues=2)
+        with penstock.Producer(address, partition_by_key=True) as producer:
+            home = producer.send("T", b"here", keys="k").queue
+            other = next(queue for queue in admin.queues("T") if queue != home)
+            for number in range(70):
+                producer.send("T", b"%d" % number, keys="k", queue=other)
+        assert [one.body for one in admin.read_by_key("T", "k").messages] == [b"here"]
 
 
 def test_a_broker_that_does_not_know_keys_says_so() -> None:
@@ -239,3 +252,35 @@ def test_the_command_line(address: str) -> None:
         f"{turn} of k{k}" for turn in range(3) for k in (1, 2)
     ]
     assert consumed("--group", "g", "--key", "new", "--from", "first") == ["one", "two"]
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.seed("S4-66")
+@pytest.mark.parametrize("linger_ms", [0, 2])
+def test_a_keyed_send_waits_for_the_new_master_instead_of_going_elsewhere(linger_ms: int) -> None:
+    async def scenario() -> None:
+        async with fakes(3) as fake:
+            failing = fake.brokers[1]
+            whole = [MessageQueue("T", f"broker-{name}", number) for name in "abc" for number in range(2)]
+            keys = {select_by_key(whole, f"k{number}"): f"k{number}" for number in range(60)}
+            assert sorted(keys) == whole
+            failing.broker_id = 1
+            fake.add_topic("T")
+            async with AsyncProducer(
+                fake.address, partition_by_key=True, linger_ms=linger_ms, retries=100
+            ) as producer:
+                tasks = {
+                    home: asyncio.ensure_future(producer.send("T", key.encode(), keys=key))
+                    for home, key in keys.items()
+                }
+                there = [task for home, task in tasks.items() if home.broker_name != failing.name]
+                await asyncio.wait_for(asyncio.gather(*there), 20)
+                await asyncio.sleep(0.2)
+                assert not any(task.done() for task in tasks.values() if task not in there)
+                # Another broker of its set is master now.
+                failing.broker_id = 0
+                fake.add_topic("T")
+                for home, task in tasks.items():
+                    assert (await asyncio.wait_for(task, 20)).queue == home
+
+    asyncio.run(scenario())

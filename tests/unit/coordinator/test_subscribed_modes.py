@@ -12,7 +12,7 @@ from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.async_producer import AsyncProducer
 from penstock.client.consumer import Consumer
 from penstock.coordinator.ring_division import divide_by_ring
-from penstock.errors import ClientError, OptionError
+from penstock.errors import ClientClosedError, ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -96,7 +96,11 @@ def test_a_consumer_for_threads_waits_for_its_topic_before_it_joins() -> None:
                 # Subscribed before it starts, and never started.
                 early = Consumer(found.node.address, start_from="first", **settings)
                 assert early.start() is early
+                with pytest.raises(ClientClosedError, match=r"no group yet.*subscribe to a topic first"):
+                    early.poll()
                 early.close()
+                with pytest.raises(ClientClosedError, match="is closed"):
+                    early.subscribe("T")
                 lost = {**settings, "coordinators": "127.0.0.1:1", "call_timeout_ms": 300}
                 with Consumer(found.node.address, **lost) as consumer:
                     for _ in range(2):
