@@ -199,8 +199,9 @@ class Idempotence:
                     self._has_news = True
 
     def _topic_deleted(self, topic: str) -> None:
+        """The store knows up to where; one of that name may have been made anew behind it."""
         with self._lock:
-            self.table.forget_topic(topic, FAR)
+            self.table.forget_topic(topic, self._store.deleted_topics.get(topic, 0))
             self._has_news = True
 
     def tick(self) -> None:

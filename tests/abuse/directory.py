@@ -11,7 +11,7 @@ PLACES = {
     "commitlog": re.compile(r"\d{20}"),
     "index": re.compile(r"\d{17}"),
     "prepare": re.compile(r".*"),
-    "config": re.compile(r"[a-zA-Z]+\.json(\.bak|\.tmp)?|timercheck(\.bak|\.tmp)?"),
+    "config": re.compile(r"[a-zA-Z]+\.json(\.bak|\.tmp)?|timercheck(\.bak|\.tmp)?|producerSequences(\.tmp)?"),
     "timerlog": re.compile(r"\d{20}"),
 }
 FILES = {"checkpoint", "abort", "lock", "timerwheel", "penstock.manifest.json", "penstock.manifest.json.tmp"}

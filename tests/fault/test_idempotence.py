@@ -16,7 +16,8 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader
 from tests.fault.broker_set import raw
-from tests.fault.server_processes import broker, name_server
+from tests.fault.cutting_proxy import CuttingProxy
+from tests.fault.server_processes import broker, name_server, wait_known
 from tests.fault.test_failover import TOPIC, ready
 from tests.fault.test_transaction_failover import read_all
 
@@ -39,8 +40,8 @@ def place(answer: Command) -> tuple[str, ...]:
     return answer.fields["queueOffset"], answer.fields["msgId"][-16:], answer.fields["transactionId"]
 
 
-def stored(address: str) -> int:
-    answer = raw(address, Command(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}))
+def stored(address: str, queue: int = 0) -> int:
+    answer = raw(address, Command(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue)}))
     return int(answer.fields["offset"])
 
 
@@ -66,6 +67,43 @@ def test_a_broker_that_is_killed_between_store_and_answer_knows_the_message(
         assert place(answers[0]) == first
         assert stored(node.address) == 6
         assert raw(node.address, send(6, b"6")).fields["penstockRepeated"] == "false"
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.fault("F3")
+def test_a_producer_whose_answers_are_lost_asks_the_broker_that_comes_back(tmp_path: Path) -> None:
+    """Requests arrive, answers do not; then the broker is killed. The program sends each message once."""
+    with (
+        CuttingProxy() as proxy,
+        name_server(tmp_path / "names") as names,
+        broker(
+            *(tmp_path / "b", names.address),
+            *("--set", f"broker.advertised_address={proxy.address}"),
+        ) as node,
+    ):
+        proxy.forward_to(node.address)
+        wait_known(names.address)
+        with penstock.Producer(names.address, idempotent=True, send_timeout_ms=1_000, retries=20) as producer:
+            first = producer.send(TOPIC, b"first", queue_key="k")
+            queue = first.queue.queue_id
+            proxy.deafen()
+            futures = [producer.send_async(TOPIC, b"%d" % n, queue=first.queue) for n in range(3)]
+            batch = producer.send_batch_async([penstock.Message.of(TOPIC, b"b%d" % n) for n in range(3)])
+            deadline = time.monotonic() + 20
+            while stored(node.address, queue) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            node.kill()
+            node.start()
+            results = [future.result(60) for future in futures]
+            assert results[0].is_repeated, "its answer was lost, and it was stored"
+            assert [result.queue_offset for result in results] == sorted(
+                {result.queue_offset for result in results}
+            )
+            assert len(batch.result(60)) == 3
+        assert sum(stored(node.address, number) for number in range(4)) == 1 + 3 + 3, (
+            "every one, and none twice"
+        )
 
 
 class Flood:

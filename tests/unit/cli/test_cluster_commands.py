@@ -98,6 +98,15 @@ def test_many_lines_arrive_once_each(run: Commands, batch: list[object]) -> None
     assert run.json("topic", "describe", topic)["messages"] == 1000
 
 
+@pytest.mark.parametrize("batch", [[], ["--batch", 7]])
+def test_idempotent_lines_carry_numbers_of_one_producer(run: Commands, batch: list[object]) -> None:
+    topic = f"once{len(batch)}"
+    told = run.json_lines("produce", topic, "--idempotent", *batch, text=lines(range(20)))
+    found = [run.json("message", "get", one["message_id"])["properties"] for one in (told[0], told[19])]
+    assert len({properties["PENSTOCK_PRODUCER"] for properties in found}) == 1
+    assert [int(properties["PENSTOCK_SEQUENCE"]) for properties in found] == [0, 19]
+
+
 def test_empty_lines_are_counted_and_bytes_stay_bytes(run: Commands) -> None:
     result = run("produce", "bytes", text=b"\xff\xfe\n\n\n\x00ab\n")
     assert "2 sent to bytes" in result.stdout
