@@ -18,6 +18,7 @@ from penstock.spark.pipelines.archive_files import FileSettings
 from penstock.spark.pipelines.compaction import merge_files
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.progress import Batch
+from penstock.spark.session import active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,9 @@ def test_a_batch_that_spark_repeats_adds_nothing(
     (root / "_checkpoint" / "commits" / "2").unlink()
     (root / "_checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
     before = sorted(root.rglob("*.parquet"))
-    assert run(spark, node, made.topic, root, merge=False).rows == 100
+    # Whatever other session was used last in this thread, the archive's own finds its sink.
+    with active(spark.newSession()):
+        assert run(spark, node, made.topic, root, merge=False).rows == 100
     assert sorted(root.rglob("*.parquet")) == before
     assert plain_rows(root) == made.rows
 

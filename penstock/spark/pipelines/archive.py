@@ -37,6 +37,7 @@ from penstock.spark.planning import share
 from penstock.spark.positions import Position, PositionKind, resolve, sorted_offsets
 from penstock.spark.progress import Batch, Report, ignore
 from penstock.spark.running import FAILURES_MAX, OnFailure, Stop, run
+from penstock.spark.session import active
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -238,7 +239,8 @@ class _Archiving:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{int(self._job.every_s * 1000)} milliseconds")
-        return writer.start()
+        with active(self._spark):  # where the sink is registered; another session may have been used last
+            return writer.start()
 
     def _starting_position(self) -> str:
         """For a query without a checkpoint: after what is archived, and as told where nothing is."""
