@@ -98,7 +98,6 @@ _CLIENT_ONLY = (
     "not compared: answers are held against those of 5.3; with the same ones the Java client of 4.9 works."
 )
 _NOT_HERE = "not run: of 4.9 the tests have the Java client and the store classes, no server and no tools."
-_NOT_YET = "not offered yet"
 
 NOT_COVERED: dict[tuple[str, str], str] = {
     ("nameserver-requests", "rocketmq-4.9"): _CLIENT_ONLY,
@@ -109,11 +108,5 @@ NOT_COVERED: dict[tuple[str, str], str] = {
     ("python-clients", "rocketmq-4.9"): _NOT_HERE,
     ("ha-master", "rocketmq-4.9"): _NOT_HERE,
     ("ha-slave", "rocketmq-4.9"): _NOT_HERE,
-    ("hash-ring", "fifth-seed"): _NOT_YET,
-    ("heartbeats", "fifth-seed"): _NOT_YET,
-    ("idempotent-sends", "own"): _NOT_YET,
-    ("partition-by-key", "fifth-seed"): _NOT_YET,
-    ("push", "fifth-seed"): _NOT_YET,
-    ("retries", "fifth-seed"): _NOT_YET,
 }
 """Why a system that has a feature has no tests of it: what the cell says and, after a colon, the note below it."""

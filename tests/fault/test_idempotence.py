@@ -45,6 +45,7 @@ def stored(address: str, queue: int = 0) -> int:
     return int(answer.fields["offset"])
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_broker_that_is_killed_between_store_and_answer_knows_the_message(
@@ -148,6 +149,7 @@ class Flood:
         self._thread.join()
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I6")

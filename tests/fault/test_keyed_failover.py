@@ -43,6 +43,7 @@ def until(is_so: Any, what: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.feature("partition-by-key", "fifth-seed")
 @pytest.mark.slow
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I10")

@@ -86,6 +86,7 @@ def states(address: str) -> set[str]:
         return {client.state for body in admin.push_clients(GROUP).values() for client in body.clients}
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I13")
@@ -113,6 +114,8 @@ def test_a_broker_that_is_killed_is_registered_with_again(tmp_path: Path) -> Non
         assert in_order(seen.bodies, 60)
 
 
+@pytest.mark.feature("heartbeats", "fifth-seed")
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.fault("F2")
 @pytest.mark.seed("S4-85", "S4-86", "S4-91")
@@ -147,6 +150,7 @@ def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: 
             assert in_order([*both, *seen.bodies], 150)
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.timeout(120)

@@ -24,6 +24,7 @@ def shares(names: set[str], count: int, virtual_nodes: int) -> dict[str, set[Mes
     return divide_by_ring(topics, {}, {"T": queues_of(count)}, virtual_nodes).shares
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @pytest.mark.seed("S4-32")
 @pytest.mark.invariant("I10")
 @given(members, st.integers(0, 60), virtual)
@@ -33,6 +34,7 @@ def test_every_queue_has_exactly_one_owner(names: set[str], count: int, virtual_
     assert sorted(queue for share in found.values() for queue in share) == sorted(queues_of(count))
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @given(members, st.text(min_size=1, max_size=12), st.integers(0, 60), virtual)
 def test_who_joins_takes_and_who_leaves_gives_and_nothing_else_moves(
     names: set[str], new: str, count: int, virtual_nodes: int

@@ -90,6 +90,7 @@ def crashed(path: Path) -> Path:
 # -- one message ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 def test_a_send_that_is_repeated_is_stored_once_and_answered_alike(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         first = await send(bench.client, 7, b"one")
@@ -202,6 +203,7 @@ def test_what_is_no_producer_and_no_sequence_is_refused(tmp_path: Path) -> None:
 # -- the other kinds -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 def test_a_batch_is_stored_once_as_a_whole(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         lines = [b"%d" % number for number in range(50)]
@@ -223,6 +225,7 @@ def test_a_batch_is_stored_once_as_a_whole(tmp_path: Path) -> None:
     with_broker(tmp_path, test)
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("kind", ["level", "timer"])
 def test_a_message_for_later_is_stored_once_and_delivered_once(
@@ -256,6 +259,7 @@ def test_a_message_for_later_is_stored_once_and_delivered_once(
     run(scenario)
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 def test_the_half_of_a_transaction_is_stored_once_and_committed_by_either_answer(tmp_path: Path) -> None:
     text = properties(UNIQ_KEY="id1", TRAN_MSG="true", PGROUP="producers")
 
@@ -331,6 +335,7 @@ def test_a_repetition_waits_for_the_same_flush_as_the_first(tmp_path: Path) -> N
 # -- restarts ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("snapshot", ["kept", "lost", "torn", "old"])
 @pytest.mark.parametrize("is_crash", [False, True])
@@ -484,6 +489,7 @@ def test_a_table_that_is_wrong_is_not_believed(tmp_path: Path) -> None:
 # -- storm ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 def test_a_storm_of_repetitions_leaves_every_message_exactly_once(tmp_path: Path) -> None:
     """Eight connections send the same 600 messages and batches in any order, again and again, over a restart."""
     entropy = SeededEntropy(11)

@@ -29,6 +29,7 @@ async def pull_keys(bench: Bench, keys: str, offset: int = 0) -> Command:
     return await bench.client.pull(offset=offset, subscription=keys, expressionType="KEYS")
 
 
+@pytest.mark.feature("keyed-subscriptions", "fifth-seed")
 @pytest.mark.seed("S4-51")
 def test_only_messages_with_one_of_the_keys_come_and_the_others_count_as_read(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -50,6 +51,7 @@ def test_only_messages_with_one_of_the_keys_come_and_the_others_count_as_read(tm
     run(scenario)
 
 
+@pytest.mark.feature("keyed-subscriptions", "fifth-seed")
 @given(
     st.lists(words, min_size=1, max_size=4),
     st.lists(words, max_size=4),

@@ -29,6 +29,7 @@ from tests.unit.broker.pushing import (
 from tests.unit.broker.running_broker import run, running
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.seed("S4-94", "S4-95", "S4-96", "S4-97", "S4-98", "S4-99", "S4-100")
 def test_the_worked_example(tmp_path: Path) -> None:
     """consumer-A subscribes to topic `order`, partition p-001, from offset 1024. Partition p-NNN is queue NNN."""
@@ -100,6 +101,7 @@ def test_subscriptions_that_are_not_valid(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.feature("retries", "fifth-seed")
 @pytest.mark.seed("S4-87", "S4-88", "S4-89", "S4-90", "S4-91", "S4-92")
 @pytest.mark.invariant("I1")
 def test_a_client_that_does_not_answer(tmp_path: Path) -> None:
@@ -196,6 +198,7 @@ def test_answers_in_part_errors_and_nonsense(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.feature("heartbeats", "fifth-seed")
 @pytest.mark.seed("S4-84", "S4-85", "S4-86")
 def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -235,6 +238,7 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
     run(scenario)
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.seed("S4-45", "S4-46", "S4-47", "S4-48")
 def test_closing_removes_a_client_from_every_subscription(tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -267,6 +271,7 @@ def test_closing_removes_a_client_from_every_subscription(tmp_path: Path) -> Non
     run(scenario)
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.fault("F3")
 @pytest.mark.seed("S4-39", "S4-91")
 def test_a_client_whose_connection_went_comes_back_and_goes_on(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_a_producer_that_is_not_idempotent_says_nothing():
 # -- retries -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_lost_answer_is_asked_for_again_at_the_same_queue(batch):
     async def scenario(fake, producer):
@@ -282,6 +283,7 @@ def bodies(embedded: EmbeddedBroker, topic: str = "T") -> list[bytes]:
     ]
 
 
+@pytest.mark.feature("idempotent-sends", "own")
 def test_every_kind_of_send_is_idempotent_at_a_real_broker():
     async def main():
         async with (

@@ -44,6 +44,7 @@ def fill(address: str, rounds: int = 3, keys: int = 8) -> None:
                 producer.send("T", b"%d of k%d" % (turn, number), keys=f"k{number}")
 
 
+@pytest.mark.feature("partition-by-key", "fifth-seed")
 @pytest.mark.seed("S4-15")
 @pytest.mark.seed("S4-17")
 @pytest.mark.seed("S4-19")
@@ -74,6 +75,7 @@ def test_the_value_of_a_key_is_found_in_the_partition_of_the_key(address: str) -
             admin.read_by_key("T", "k1", limit=0)
 
 
+@pytest.mark.feature("partition-by-key", "fifth-seed")
 def test_keys_with_one_hash_are_told_apart(address: str) -> None:
     """`Aa` and `BB` have the same hash in Java, and so the same partition and the same place in the index."""
     with penstock.Admin(address) as admin:
@@ -86,6 +88,7 @@ def test_keys_with_one_hash_are_told_apart(address: str) -> None:
             assert [one.body for one in admin.read_by_key("T", "BB", whole=whole).messages] == [b"BB"]
 
 
+@pytest.mark.feature("partition-by-key", "fifth-seed")
 def test_all_values_of_a_key_however_many(address: str) -> None:
     with penstock.Admin(address) as admin:
         admin.create_topic("T", queues=2)
@@ -152,6 +155,7 @@ def test_a_set_without_a_master_keeps_its_keys() -> None:
     assert pinned.key_queues == pinned.publish_queues
 
 
+@pytest.mark.feature("partition-by-key", "fifth-seed")
 @pytest.mark.seed("S4-16")
 @pytest.mark.seed("S4-17")
 @pytest.mark.seed("S4-18")

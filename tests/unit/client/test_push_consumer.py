@@ -22,6 +22,7 @@ def lag(address: str, group: str = "g") -> int:
         return admin.describe_group(group).lag
 
 
+@pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.seed("S4-24", "S4-25", "S4-38", "S4-40", "S4-78", "S4-79")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I3")
@@ -47,6 +48,7 @@ def test_ten_thousand_messages_in_order() -> None:
             assert not any(found.clients for found in admin.push_clients().values())
 
 
+@pytest.mark.feature("push", "fifth-seed")
 def test_several_queues_and_consumers_share_them() -> None:
     with broker() as address:
         seen = Seen()
@@ -79,6 +81,7 @@ def test_tags_and_sql_choose_at_the_broker_and_the_lag_follows() -> None:
                 until(lambda group=group: lag(address, group) == 0)  # type: ignore[misc]
 
 
+@pytest.mark.feature("retries", "fifth-seed")
 def test_failures_are_retried_and_end_among_the_dead_letters() -> None:
     with broker(store=QUICK) as address:
         send(address, "T", b"0", b"1")

@@ -11,6 +11,7 @@ from penstock.protocol.bodies import MessageQueue
 NODES = ["10.0.0.1@a", "10.0.0.2@b", "10.0.0.3@c"]
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @pytest.mark.seed("S4-58")
 @pytest.mark.seed("S4-60")
 def test_a_ring_is_a_sorted_array_of_virtual_hashes_of_32_bits() -> None:
@@ -23,6 +24,7 @@ def test_a_ring_is_a_sorted_array_of_virtual_hashes_of_32_bits() -> None:
     assert max(ring.hashes) > 1 << 31
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @pytest.mark.seed("S4-59")
 def test_each_virtual_hash_leads_to_its_real_node() -> None:
     ring = HashRing(NODES, virtual_nodes=8)
@@ -36,6 +38,7 @@ def test_hashes_are_the_same_on_every_machine_and_in_every_version() -> None:
     assert [ring_hash(text) for text in ("", "T/b/0", "10.0.0.1@a#0")] == [0x1271CF25, 0x35697AD7, 0x8F562DE1]
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @pytest.mark.seed("S4-61")
 @pytest.mark.seed("S4-62")
 def test_a_node_is_bound_once_something_fell_to_it() -> None:

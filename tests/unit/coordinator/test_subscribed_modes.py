@@ -33,6 +33,7 @@ async def start(stack: AsyncExitStack, found: Cluster, name: str, **settings: An
     return consumer
 
 
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-31")
 @pytest.mark.seed("S4-32")
 @pytest.mark.seed("S4-33")
@@ -57,6 +58,7 @@ def test_consumers_that_name_no_group_make_the_topics_own_and_join_it() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-30")
 @pytest.mark.seed("S4-34")
 @pytest.mark.seed("S4-80")
@@ -112,6 +114,8 @@ def test_a_consumer_for_threads_waits_for_its_topic_before_it_joins() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("publish-subscribe", "fifth-seed")
+@pytest.mark.feature("point-to-point", "fifth-seed")
 @pytest.mark.seed("S4-27")
 @pytest.mark.seed("S4-28")
 @pytest.mark.seed("S4-29")
@@ -161,6 +165,7 @@ def fair(*consumers: AsyncConsumer, queues: int) -> list[set[MessageQueue]]:
     return [found[one.client_id] for one in consumers]
 
 
+@pytest.mark.feature("hash-ring", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I10")
 @pytest.mark.seed("S4-32")
