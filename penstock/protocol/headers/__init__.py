@@ -113,6 +113,7 @@ from penstock.protocol.headers.send import (
     ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageResponseHeader,
+    TimerMetricsRequestHeader,
 )
 from penstock.protocol.headers.staging import (
     ROW_FIELD,
@@ -228,6 +229,7 @@ __all__ = [
     "StageMessagesResponseHeader",
     "StagedStatusRequestHeader",
     "StagedStatusResponseHeader",
+    "TimerMetricsRequestHeader",
     "UnregisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",
