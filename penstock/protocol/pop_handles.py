@@ -113,8 +113,8 @@ def message_offset_info(offsets: Mapping[Source, Sequence[int]]) -> str:
 
 
 def order_count_info(tries: Mapping[int, Mapping[int, int]]) -> str:
-    """Of messages by queue and offset; in order there are none of retry topics. Those that come for the first time are
-    not listed, as RocketMQ does not."""
+    """Of messages by queue and offset; in order there are none of retry topics. Those that come for the first time
+    are not listed, as RocketMQ does not."""
     items = []
     for queue, counts in tries.items():
         items += [f"{NORMAL} qo{queue}%{offset} {count}" for offset, count in counts.items() if count]
