@@ -182,6 +182,10 @@ class PartitionLeases:
             return None
         return held.client_id
 
+    def has_any(self, group: str) -> bool:
+        """Whether anything of a group is leased, or was until a moment ago."""
+        return group in self._groups
+
     def check(self, group: str, topic: str, queue_id: int, client_id: str | None) -> None:
         """Refuse a pull, pop or commit of a queue that somebody else of the group holds."""
         if group not in self._groups:

@@ -12,7 +12,7 @@ from penstock.errors import RouteNotFoundError
 from penstock.metadata.fastjson import loads
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.protocol.codes import RequestCode
-from penstock.protocol.headers import RecallMessageRequestHeader
+from penstock.protocol.headers import RecallMessageRequestHeader, TimerMetricsRequestHeader
 from penstock.protocol.recall import RecallHandle
 
 TOOLS_GROUP = "TOOLS_PRODUCER"
@@ -46,7 +46,8 @@ class TimerAdmin:
 
     async def waiting(self) -> list[TimersWaiting]:
         """What waits at each broker."""
-        answers = await self._calls.ask_each(await self._calls.masters(), RequestCode.GET_TIMER_METRICS)
+        header, masters = TimerMetricsRequestHeader(penstock_ahead=True), await self._calls.masters()
+        answers = await self._calls.ask_each(masters, RequestCode.GET_TIMER_METRICS, header)
         return [_read(name, bytes(answer.body)) for name, answer in sorted(answers.items())]
 
 

@@ -2,8 +2,8 @@
 
     startOffsetInfo   <r> <queue> <start offset>;...          one item for each queue that gave messages
     msgOffsetInfo     <r> <queue> <offset>,<offset>;...       the same items, with the offset of each message
-    orderCountInfo    <r> qo<queue>%<offset> <count>;...      in order: how often each message was popped before, and
-                      <r> <queue> <count>                     the least of that in the queue
+    orderCountInfo    <r> qo<queue>%<offset> <count>;...      in order: how often a message was popped before, and the
+                      <r> <queue> <count>                     least of that in the queue
     handle            <start> <pop time> <invisible time> <revive queue> <r> <broker> <queue> <offset>
 
 `<r>` says where a message was: 0 in its topic, 1 in the retry topic %RETRY%<group>_<topic>, 2 in
@@ -113,10 +113,11 @@ def message_offset_info(offsets: Mapping[Source, Sequence[int]]) -> str:
 
 
 def order_count_info(tries: Mapping[int, Mapping[int, int]]) -> str:
-    """Of messages by queue and offset; in order there are none of retry topics."""
+    """Of messages by queue and offset; in order there are none of retry topics. Those that come for the first time
+    are not listed, as RocketMQ does not."""
     items = []
     for queue, counts in tries.items():
-        items += [f"{NORMAL} qo{queue}%{offset} {count}" for offset, count in counts.items()]
+        items += [f"{NORMAL} qo{queue}%{offset} {count}" for offset, count in counts.items() if count]
         items.append(f"{NORMAL} {queue} {min(counts.values(), default=0)}")
     return ";".join(items)
 

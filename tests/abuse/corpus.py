@@ -150,6 +150,7 @@ BROKER_REQUESTS = (
     request(323, topic=TOPIC, msgId="7F00000100002A9F0000000000000000"),
     request(60),
     request(61),
+    request(61, penstockAhead=True),
     request(370, producerGroup=GROUP, topic=TOPIC, recallHandle="djEgaG9zdGlsZS10b3BpYyBiIDEgMg=="),
     request(
         400,

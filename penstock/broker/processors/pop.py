@@ -144,6 +144,8 @@ class PopProcessor:
     def _check_leases(self, command: Command, header: PopMessageRequestHeader, config: TopicConfig) -> None:
         """Refuse what another of the group holds a lease of: also a pop of all queues, of which some are leased, as
         who balances in two ways would otherwise never hear of it."""
+        if not self._leases.has_any(header.consumer_group):
+            return
         queues = range(config.read_queue_nums) if header.queue_id < 0 else (header.queue_id,)
         holder = command.fields.get(HOLDER_FIELD)
         for queue_id in queues:

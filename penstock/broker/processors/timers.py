@@ -8,6 +8,7 @@ other message was there nobody knows yet when it is answered. Owned by the event
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
@@ -25,7 +26,7 @@ from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, dump_compact
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import RecallMessageRequestHeader
+from penstock.protocol.headers import RecallMessageRequestHeader, TimerMetricsRequestHeader
 from penstock.protocol.recall import RecallHandle
 from penstock.remoting import Connection, ProcessorTable
 
@@ -140,13 +141,21 @@ class TimersProcessor:
     def handle_checkpoint(self, connection: Connection, command: Command) -> Command:
         return command.answer(body=self._timers.checkpoint().wire())
 
-    async def handle_metrics(self, connection: Connection, command: Command) -> Command:
-        """As RocketMQ's `timermetrics`; the timer log knows topics by their hash only. `timingAhead`, ours, is how
-        many records the wheel has for the next minute, hour and day. It takes a thread some milliseconds, so those
-        who ask at once share an answer."""
+    def handle_metrics(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
+        """As RocketMQ's `timermetrics`; the timer log knows topics by their hash only."""
+        if TimerMetricsRequestHeader.decode(command.fields).penstock_ahead:
+            return self._metrics_ahead(command)
+        return command.answer(body=dump_compact(self._metrics()))
+
+    async def _metrics_ahead(self, command: Command) -> Command:
+        """With `timingAhead`, ours: how many records the wheel has for the next minute, hour and day. It takes a
+        thread some milliseconds, so those who ask at once share an answer."""
         if self._ahead is None or self._ahead.done():
             self._ahead = asyncio.ensure_future(asyncio.to_thread(self._timers.ahead()))
         ahead = await asyncio.shield(self._ahead)
+        return command.answer(body=dump_compact({**self._metrics(), "timingAhead": {**ahead}}))
+
+    def _metrics(self) -> JsonObject:
         counts, now_ms = self._timers.counts, self._timers.now_ms()
         found: JsonObject = {}
         if counts:
@@ -154,12 +163,7 @@ class TimersProcessor:
                 count = counts.get(java_string_hash(name))
                 if count:
                     found[name] = {"count": count, "timeStamp": now_ms}
-        body: JsonObject = {
-            "dataVersion": DataVersion(0, 0, now_ms).to_json(),
-            "timingCount": found,
-            "timingAhead": {**ahead},
-        }
-        return command.answer(body=dump_compact(body))
+        return {"dataVersion": DataVersion(0, 0, now_ms).to_json(), "timingCount": found}
 
 
 def _illegal(message: str, hint: str = "") -> RequestError:

@@ -116,6 +116,7 @@ from penstock.protocol.headers.send import (
     ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageResponseHeader,
+    TimerMetricsRequestHeader,
 )
 from penstock.protocol.headers.staging import (
     ROW_FIELD,
@@ -234,6 +235,7 @@ __all__ = [
     "StageMessagesResponseHeader",
     "StagedStatusRequestHeader",
     "StagedStatusResponseHeader",
+    "TimerMetricsRequestHeader",
     "UnregisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",

@@ -130,6 +130,13 @@ class RecallMessageRequestHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimerMetricsRequestHeader(Header):
+    """What waits for its time (61). `penstock_ahead`, ours: also by how long from now."""
+
+    penstock_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyMessageRequestHeader(Header):
     """A reply on its way from the broker to the client that asked (326)."""
 

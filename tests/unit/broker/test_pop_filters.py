@@ -133,7 +133,8 @@ async def lease(bench: Bench, code: RequestCode, *queues: int, client_id: str = 
     return [queue.queue_id for queue in LeaseAnswerBody.decode(answer.body).granted]
 
 
-@pytest.mark.invariant("I6")
+@pytest.mark.seed("S4-32")
+@pytest.mark.invariant("I10")
 def test_what_is_leased_in_the_group_is_not_popped(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
@@ -157,7 +158,7 @@ def test_what_is_leased_in_the_group_is_not_popped(tmp_path: Path) -> None:
     run(scenario)
 
 
-@pytest.mark.invariant("I6")
+@pytest.mark.invariant("I10")
 def test_what_is_popped_is_leased_when_the_offset_says_how_far(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = ManualClock()

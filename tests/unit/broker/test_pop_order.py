@@ -55,7 +55,7 @@ def test_a_queue_is_with_one_at_a_time_until_all_is_acknowledged(tmp_path: Path)
             await fill(bench.client, 2, queue=1)
             answer = await pop(bench.client, queue=0, most=3, order="true")
             assert answer.fields["reviveQid"] == str(ORDERED_QUEUE)
-            assert answer.fields["orderCountInfo"] == "0 qo0%0 0;0 qo0%1 0;0 qo0%2 0;0 0 0"
+            assert answer.fields["orderCountInfo"] == "0 0 0"
             first = popped(answer)
             assert offsets(first) == [0, 1, 2]
             # Neither in order nor otherwise; another queue, or another group, is free.
@@ -96,7 +96,7 @@ def test_what_is_not_acknowledged_in_time_comes_again_from_the_first_on(tmp_path
             again = popped(answer)
             # What was acknowledged does not come again; nothing has gone to a retry topic.
             assert offsets(again) == [0, 2, 3]
-            assert answer.fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 qo0%3 0;0 0 0"
+            assert answer.fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 0 0"
             assert f"%RETRY%{GROUP}_T" not in bench.broker.topics.all()
             # Whoever had them comes too late.
             assert (await ack(bench.client, first[0])).code == ResponseCode.NO_MESSAGE
@@ -159,7 +159,7 @@ def test_an_attempt_that_is_made_again_gets_the_same_lot(tmp_path: Path) -> None
             answer = await pop(bench.client, queue=0, most=2, order="true", attemptId="one")
             again = popped(answer)
             assert offsets(again) == [0, 1]
-            assert "qo0%0 0" in answer.fields["orderCountInfo"]
+            assert answer.fields["orderCountInfo"] == "0 0 0"
             assert await lot(bench.client, attemptId="two") == []
             assert (await batch_ack(bench.client, again)).code == 0
             assert offsets(await lot(bench.client, attemptId="two")) == [2]

@@ -298,7 +298,7 @@ def test_a_transaction_ends_although_its_half_message_cannot_be_seen_yet(tmp_pat
     run(scenario)
 
 
-@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I9")
 def test_an_end_that_cannot_be_read_yet_is_told_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,9 @@ from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, d
 from penstock.protocol.pop_handles import (
     PopHandle,
     message_offset_info,
+    order_count_info,
     parse_message_offset_info,
+    parse_order_count_info,
     parse_start_offset_info,
     pop_retry_topic,
     real_topic,
@@ -88,3 +90,29 @@ def test_sets_of_messages_are_rocketmqs() -> None:
 @given(st.sets(st.integers(0, 900), max_size=40))
 def test_any_set_there_and_back(places: set[int]) -> None:
     assert decode_bits(encode_bits(places)) == tuple(sorted(places))
+
+
+def test_counts_of_an_ordered_pop() -> None:
+    text = order_count_info({1: {100: 2, 101: 0}, 2: {7: 3}})
+    assert text == "0 qo1%100 2;0 1 0;0 qo2%7 3;0 2 3"
+    assert parse_order_count_info(text) == {(1, 100): 2, (2, 7): 3}
+    assert parse_order_count_info("") == {}
+
+
+@pytest.mark.abuse("A20")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 qo1%100",
+        "0 qo1% 2",
+        "0 qo%1 2",
+        "0 qo1%100 -2",
+        "0 qo1%1%2 2",
+        "0 x 1",
+        "0 qo1%\u0661 2",
+        "0" * 70_000,
+    ],
+)
+def test_counts_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(CodecError):
+        parse_order_count_info(text)
