@@ -24,12 +24,12 @@ import click
 
 from penstock.cli.clients import ACCESS_OPTIONS, DEFAULT_NAME_SERVER
 from penstock.cli.option_types import PairType
-from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.client.access import Access
     from penstock.spark.progress import Report
 
 T = TypeVar("T")
@@ -55,6 +55,13 @@ CONF = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object in a line for progress.")
 
 
+def _from_environment() -> Access:
+    """Imported when a command runs: help must not load the client."""
+    from penstock.client.access import FROM_ENVIRONMENT
+
+    return FROM_ENVIRONMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """How a pipeline is run. `nameserver_given` is None where the default was not overruled."""
@@ -64,7 +71,7 @@ class Job:
     checkpoint: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     as_json: bool = False
-    access: Access = FROM_ENVIRONMENT
+    access: Access = field(default_factory=_from_environment)
 
     @property
     def nameserver(self) -> str:
@@ -103,6 +110,8 @@ def access_options(command: Callable[..., T]) -> Callable[..., T]:
         credentials: str | None,
         **others: Any,
     ) -> T:
+        from penstock.client.access import Access
+
         paths = [
             os.path.abspath(path) if path else "" for path in (credentials, tls_trusted, tls_certificate)
         ]
@@ -133,7 +142,7 @@ def pipeline_options(
             as_json: bool,
             nameserver: str | None = None,
             checkpoint: str | None = None,
-            access: Access = FROM_ENVIRONMENT,
+            access: Access | None = None,
             **others: Any,
         ) -> T:
             for name, _ in conf:
@@ -142,7 +151,7 @@ def pipeline_options(
                         f"--conf {name}: no setting of Spark",
                         "settings begin with spark., as in spark.executor.memory",
                     )
-            job = Job(nameserver, master, checkpoint, dict(conf), as_json, access)
+            job = Job(nameserver, master, checkpoint, dict(conf), as_json, access or _from_environment())
             return command(*arguments, job=job, **others)
 
         named: list[Callable[[Any], Any]] = [NAMESERVER, access_options] if nameserver else []
