@@ -33,7 +33,7 @@ from penstock.client.options import ConsumerOptions
 from penstock.client.pop_messages import PopCalls
 from penstock.client.pop_sources import PopSources
 from penstock.client.process_queue import ProcessQueue
-from penstock.client.pull_loop import PullContext
+from penstock.client.queue_loop import QueueContext
 from penstock.client.rebalance import Rebalance, Stuck
 from penstock.client.rebalancing import OnQueues, Rebalancing
 from penstock.client.retries import Retries
@@ -92,7 +92,7 @@ class ConsumerCore:
         )
         self.consumption = self._consumption()
         self.holdings = Holdings(options, self._locker, self.offsets, self._starts, handout, self.clock)
-        self.holdings.context = PullContext(
+        self.holdings.context = QueueContext(
             instance,
             options,
             self.offsets,

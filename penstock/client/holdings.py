@@ -21,8 +21,9 @@ from penstock.client.offset_store import OffsetStore
 from penstock.client.options import ConsumerOptions
 from penstock.client.pop_loop import PopLoop, PopQueue
 from penstock.client.process_queue import ProcessQueue, QueueLimits
-from penstock.client.pull_loop import PullContext, PullLoop
+from penstock.client.pull_loop import PullLoop
 from penstock.client.push_loop import PushLoop
+from penstock.client.queue_loop import QueueContext
 from penstock.client.start_offsets import StartOffsets
 from penstock.protocol.bodies import MessageQueue
 from penstock.runtime import Clock
@@ -80,7 +81,7 @@ class Holdings:
         self._paused: set[MessageQueue] = set()
         # Where queues are to begin that are not held yet.
         self._seeks: dict[MessageQueue, int] = {}
-        self.context: PullContext
+        self.context: QueueContext
 
     def __len__(self) -> int:
         return len(self._owners)

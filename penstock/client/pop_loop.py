@@ -20,11 +20,10 @@ from collections.abc import Sequence
 
 from penstock.client.pop_messages import pop_request, read_pop
 from penstock.client.process_queue import ProcessQueue, Run
-from penstock.client.pull_loop import COMPLAIN_EVERY_MS, PullContext
+from penstock.client.queue_loop import QueueContext, QueueLoop
 from penstock.client.received import ReceivedMessage
-from penstock.client.routes import MASTER_ID, read_address
 from penstock.client.subscription import wants
-from penstock.errors import ConnectError, PenstockError, ResponseError
+from penstock.errors import ResponseError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 
@@ -74,30 +73,14 @@ class PopQueue(ProcessQueue):
         return [message for run in self._runs for message in run.messages if message.run is run]
 
 
-class PopLoop:
+class PopLoop(QueueLoop):
     """Pops until the queue is retired."""
 
-    def __init__(self, context: PullContext, owner: ProcessQueue) -> None:
-        self._context = context
-        self._owner = owner
-        self._queue = owner.queue
-        self._clock = context.instance.runtime.clock
-        self._complaint = ("", 0)
+    def __init__(self, context: QueueContext, owner: ProcessQueue) -> None:
+        super().__init__(context, owner)
         self._attempt = ""
 
-    async def run(self) -> None:
-        """Ends when the queue is retired; cancelled otherwise."""
-        owner = self._owner
-        while not owner.is_retired:
-            if owner.is_full or owner.is_paused:
-                await self._room()
-                continue
-            try:
-                await self._pop()
-            except Exception as error:
-                await self._failed(error)
-
-    async def _pop(self) -> None:
+    async def _turn(self) -> None:
         context, options, queue = self._context, self._context.options, self._queue
         subscription = context.subscription(queue.topic)
         if options.orderly and not self._attempt:
@@ -135,39 +118,3 @@ class PopLoop:
             raise ResponseError(answer.code, answer.remark or "no reason given")
         elif not self._context.options.suspend_ms:
             await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
-
-    def _address(self) -> str:
-        broker = self._context.instance.routes.cache.brokers.get(self._queue.broker_name)
-        address = None if broker is None else read_address(broker, MASTER_ID)
-        if address is None:
-            raise ConnectError(
-                f"no address is known for broker {self._queue.broker_name!r}", "routes are refreshed"
-            )
-        return address
-
-    async def _failed(self, error: Exception) -> None:
-        """Say so, now and then; look for another way; wait. Nothing that can go wrong ends the loop."""
-        now = self._clock.monotonic_ms()
-        text, when = self._complaint
-        if str(error) != text or now - when >= COMPLAIN_EVERY_MS:
-            self._complaint = (str(error), now)
-            known = isinstance(error, PenstockError)
-            level = logging.INFO if known else logging.ERROR
-            logger.log(level, "popping %s: %s", self._queue, error, exc_info=not known)
-        await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
-        if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
-            try:
-                await self._context.instance.routes.refresh(self._queue.topic)
-            except PenstockError as problem:
-                logger.debug("route of %s: %s", self._queue.topic, problem)
-
-    async def _room(self) -> None:
-        """Until the queue has room, is resumed, retired or dropped."""
-        room = asyncio.Event()
-        self._owner.when_room(room.set)
-        self._owner.pulled_ms = self._clock.monotonic_ms()
-        try:
-            await room.wait()
-        finally:
-            self._owner.when_room(None)
-        self._owner.pulled_ms = self._clock.monotonic_ms()

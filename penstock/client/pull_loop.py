@@ -18,23 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from penstock.client.consume_meters import ConsumeMeters
-from penstock.client.instance import ClientInstance
-from penstock.client.offset_store import OffsetStore
-from penstock.client.options import ConsumerOptions
 from penstock.client.process_queue import ProcessQueue
+from penstock.client.queue_loop import QueueContext, QueueLoop
 from penstock.client.received import ReceivedMessage, decode_records
 from penstock.client.routes import MASTER_ID, read_address
 from penstock.client.subscription import wants
 from penstock.errors import (
     CodecError,
-    ConnectError,
     CorruptRecordError,
-    PenstockError,
     RemotingError,
     ResponseError,
 )
@@ -47,38 +40,15 @@ from penstock.remoting import Connection
 
 logger = logging.getLogger(__name__)
 BUSY_MS = 20
-# The same complaint about a queue is logged this often.
-COMPLAIN_EVERY_MS = 30_000
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 _UNKNOWN_TO_BROKER = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
-@dataclass(frozen=True, slots=True)
-class PullContext:
-    """What the pull loops of a consumer share."""
-
-    instance: ClientInstance
-    options: ConsumerOptions
-    offsets: OffsetStore
-    meters: ConsumeMeters
-    # The subscription of a topic; None if it is not subscribed any more, or the queues were assigned.
-    subscription: Callable[[str], SubscriptionData | None]
-    # New messages of a queue.
-    accept: Callable[[ProcessQueue, list[ReceivedMessage]], None]
-    # The broker says that the queue goes on elsewhere.
-    moved: Callable[[ProcessQueue, int], None]
-    # Under which client id the queues are leased; empty: they are not.
-    holder: str = ""
-
-
-class PullLoop:
+class PullLoop(QueueLoop):
     """Pulls one queue until it is retired."""
 
-    def __init__(self, context: PullContext, owner: ProcessQueue) -> None:
-        self._context = context
-        self._owner = owner
-        self._queue = owner.queue
-        self._clock = context.instance.runtime.clock
+    def __init__(self, context: QueueContext, owner: ProcessQueue) -> None:
+        super().__init__(context, owner)
         self._broker_id = MASTER_ID
         # Attempts in a row that nobody answered.
         self._unanswered = 0
@@ -86,7 +56,6 @@ class PullLoop:
         self._version = -1
         self._asked_ms = 0
         self._spent_ms = 0
-        self._complaint = ("", 0)
         self._sub: SubscriptionData | None = None
         self._last_address: str | None = None
         # Of the question whose answer is waited for; older answers do not count.
@@ -95,21 +64,16 @@ class PullLoop:
 
     async def run(self) -> None:
         """Ends when the queue is retired; cancelled otherwise."""
-        owner = self._owner
         try:
-            while not owner.is_retired:
-                if owner.is_full or owner.is_paused:
-                    await self._room()
-                    continue
-                try:
-                    connection = await self._context.instance.remoting.connection(self._address())
-                    answer = await self._episode(connection)
-                    if answer is not None:
-                        await self._not_found(answer)
-                except Exception as error:
-                    await self._failed(error)
+            await super().run()
         finally:
             self._serial += 1  # no answer counts any more
+
+    async def _turn(self) -> None:
+        connection = await self._context.instance.remoting.connection(self._address())
+        answer = await self._episode(connection)
+        if answer is not None:
+            await self._not_found(answer)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -168,14 +132,6 @@ class PullLoop:
         broker = self._context.instance.routes.cache.brokers.get(self._queue.broker_name)
         slaves = [] if broker is None else [number for number in broker.broker_addrs if number != MASTER_ID]
         return min(slaves, default=MASTER_ID)
-
-    def _address(self) -> str:
-        address = self._known_address()
-        if address is None:
-            raise ConnectError(
-                f"no address is known for broker {self._queue.broker_name!r}", "routes are refreshed"
-            )
-        return address
 
     def _header(self, offset: int) -> dict[str, str]:
         """The fields of the question; all but three are the same each time."""
@@ -307,36 +263,10 @@ class PullLoop:
         self._broker_id = answer.integer_or("suggestWhichBrokerId", MASTER_ID, 0)
 
     async def _failed(self, error: Exception) -> None:
-        """Say so, now and then; look for another way; wait. Nothing that can go wrong ends the loop."""
-        now = self._clock.monotonic_ms()
-        text, when = self._complaint
-        if str(error) != text or now - when >= COMPLAIN_EVERY_MS:
-            self._complaint = (str(error), now)
-            known = isinstance(error, PenstockError)
-            level = logging.INFO if known and not isinstance(error, CodecError) else logging.ERROR
-            what = "pulling %s at offset %d: %s"
-            logger.log(level, what, self._queue, self._owner.next_offset, error, exc_info=not known)
         self._broker_id = MASTER_ID
         if isinstance(error, RemotingError):
             # A master that is gone may stay in the route for minutes; its slaves have what it had.
             self._unanswered += 1
             if self._unanswered % 2:
                 self._broker_id = self._slave_id()
-        await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
-        if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
-            try:
-                await self._context.instance.routes.refresh(self._queue.topic)
-            except PenstockError as problem:
-                logger.debug("route of %s: %s", self._queue.topic, problem)
-
-    async def _room(self) -> None:
-        """Until the queue has room, is resumed, retired or dropped."""
-        room = asyncio.Event()
-        self._owner.when_room(room.set)
-        # A full queue is alive: it is the consumer that is slow.
-        self._owner.pulled_ms = self._clock.monotonic_ms()
-        try:
-            await room.wait()
-        finally:
-            self._owner.when_room(None)
-        self._owner.pulled_ms = self._clock.monotonic_ms()
+        await super()._failed(error)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.client.process_queue import ProcessQueue
-from penstock.client.pull_loop import PullContext, PullLoop
+from penstock.client.pull_loop import PullLoop
+from penstock.client.queue_loop import QueueContext
 from penstock.client.received import ReceivedMessage
 from penstock.client.subscription import wants
 from penstock.errors import ConnectionLostError, CorruptRecordError, ResponseError
@@ -38,7 +39,7 @@ _UNKNOWN_TO_BROKER = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIP
 class PushLoop(PullLoop):
     """As `PullLoop`, for a queue that comes by itself."""
 
-    def __init__(self, context: PullContext, owner: ProcessQueue) -> None:
+    def __init__(self, context: QueueContext, owner: ProcessQueue) -> None:
         super().__init__(context, owner)
         self._sessions = context.instance.push
         self._signal = asyncio.Event()
@@ -46,19 +47,8 @@ class PushLoop(PullLoop):
         self._over: Exception | None = None
         self._trouble: Exception | None = None
 
-    async def run(self) -> None:
-        """Ends when the queue is retired; cancelled otherwise."""
-        owner = self._owner
-        while not owner.is_retired:
-            if owner.is_full or owner.is_paused:
-                await self._room()
-                continue
-            try:
-                connection = await self._context.instance.remoting.connection(self._address())
-                await self._subscribed(connection)
-            except Exception as error:
-                if not owner.is_retired:
-                    await self._failed(error)
+    async def _turn(self) -> None:
+        await self._subscribed(await self._context.instance.remoting.connection(self._address()))
 
     def _known_address(self) -> str | None:
         """The master's: nobody else pushes."""
