@@ -66,7 +66,11 @@ def is_reserved(p: cython.p_const_uchar, at: cython.Py_ssize_t, size: cython.Py_
     if first == 0x57:  # W
         return _is(p, at, size, b"WAIT", 4)
     if first == 0x50:  # P
-        return _is(p, at, size, b"POP_CK", 6)
+        return (
+            _is(p, at, size, b"POP_CK", 6)
+            or _is(p, at, size, b"PENSTOCK_PRODUCER", 17)
+            or _is(p, at, size, b"PENSTOCK_SEQUENCE", 17)
+        )
     if first == 0x5F:  # _
         return _is(p, at, size, b"__CRC32#", 8) or (
             size >= 16 and same_bytes(p, at, b"__RMQ.TRANSIENT.", 0, 16)

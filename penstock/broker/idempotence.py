@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +29,10 @@ from penstock.broker import property_text as text
 from penstock.broker.flow_control import BusyError, UnknownOutcomeError
 from penstock.broker.options import BrokerOptions
 from penstock.broker.sequence_file import FILE_NAME, Frozen, decode, encode, freeze
-from penstock.broker.sequence_scan import SEQUENCE_MAX, pair_of, scan, sequence_number
+from penstock.broker.sequence_scan import PRODUCER_NAME, SEQUENCE_MAX, pair_of, scan, sequence_number
 from penstock.broker.sequence_table import NOT_STORED, TOO_OLD, Pair, SequenceTable
 from penstock.broker.stored_records import message_in_log
-from penstock.broker.topics import RETRY_PREFIX, Topics
+from penstock.broker.topics import Topics
 from penstock.errors import CodecError, RequestError
 from penstock.message import StoredMessage
 from penstock.protocol.codes import ResponseCode
@@ -53,9 +52,9 @@ PAUSE_MS = 20
 GROWTH_BYTES = 64 << 20
 FAR = 1 << 62
 PRODUCER_SIZE_MAX = 64
-_PRODUCER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # A table that takes long to write is written less often.
 _PAUSE_FACTOR = 10
+_EXPIRY_PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,8 @@ class Idempotence:
         self._saving: asyncio.Task[None] | None = None
         self._going_on: asyncio.TimerHandle | None = None
         self._lock = threading.Lock()
+        # When the table may be searched again for pairs that are too old: where all are in use, that is in vain.
+        self._next_expiry_ms = 0
         # Sends that were answered as stored before.
         self.repeated = 0
 
@@ -153,6 +154,8 @@ class Idempotence:
             self._is_leading = True
             self._goal = self._store.log.max_offset
             self._read(self._goal, FIRST_MS)
+            for topic, before in self._store.deleted_topics.items():
+                self.table.forget_topic(topic, before)
         if self._read_to < self._goal:
             _LOG.warning(
                 "idempotent sends wait: %d bytes of the log are still to be read", self._goal - self._read_to
@@ -276,7 +279,7 @@ class Idempotence:
         producer, sequence = fields.get(PRODUCER_FIELD), fields.get(SEQUENCE_FIELD)
         if producer is None and sequence is None:
             return None
-        if not producer or _PRODUCER.fullmatch(producer) is None:
+        if not producer or PRODUCER_NAME.fullmatch(producer) is None:
             raise _illegal(
                 f"{PRODUCER_FIELD} is {(producer or '')[:80]!r}",
                 f"use 1 to {PRODUCER_SIZE_MAX} letters, digits, _ . -",
@@ -289,7 +292,7 @@ class Idempotence:
             )
         if queue_id < 0:
             raise _illegal("an idempotent send lets the broker choose the queue", "name the queue")
-        if topic.startswith(RETRY_PREFIX):
+        if pair_of(topic, queue_id, {text.PRODUCER: producer}) is None:
             raise _illegal(f"topic {topic} takes no idempotent sends", "send it without a producer")
         return Numbered(Pair(producer, topic, queue_id), first)
 
@@ -361,12 +364,16 @@ class Idempotence:
         most = self.options.idempotence_queues_max
         if pair in self.table or len(self.table) < most:
             return
-        if not self.table.expire(self._expired_ms()):
-            raise BusyError(
-                f"the broker remembers idempotent sends of {len(self.table)} pairs of producer and queue, the limit "
-                f"(idempotence_queues_max) is {most}",
-                60_000,
-            )
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_expiry_ms:
+            if self.table.expire(self._expired_ms()):
+                return
+            self._next_expiry_ms = now_ms + _EXPIRY_PAUSE_MS
+        raise BusyError(
+            f"the broker remembers idempotent sends of {len(self.table)} pairs of producer and queue, the limit "
+            f"(idempotence_queues_max) is {most}",
+            60_000,
+        )
 
     def stored(self, send: Numbered, positions: Sequence[int]) -> None:
         """The messages of a send are in the log."""

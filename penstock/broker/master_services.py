@@ -91,6 +91,7 @@ class MasterServices:
     async def stop(self) -> None:
         """What is under way comes to its end; nothing new begins."""
         if not self.is_running:
+            self._sequences.rest()  # it was about to lead, and did not
             return
         self.is_running = False
         if self._timer is not None:

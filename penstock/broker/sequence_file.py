@@ -36,14 +36,15 @@ def freeze(table: SequenceTable, position: int) -> Frozen:
     frozen: Frozen = []
     for pair, window in table.items():
         known = Window(window.floor, window.used_ms, window.sequences[:], window.positions[:])
-        known.keep_positions(0, position)
-        if known.sequences or known.floor >= 0:
-            frozen.append((pair, known))
+        frozen.append((pair, known))
     return frozen
 
 
 def encode(frozen: Frozen, position: int) -> bytes:
     """The file's content."""
+    for _, window in frozen:
+        window.keep_positions(0, position)
+    frozen = [(pair, window) for pair, window in frozen if window.sequences or window.floor >= 0]
     parts = [_BEGIN.pack(position, len(frozen))]
     for pair, window in frozen:
         for name in (pair.producer, pair.topic):

@@ -11,6 +11,7 @@ always. Any thread may call this.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ PIECE_BYTES = 256 << 10
 SEQUENCE_MAX = 2**62
 _SIGN = f"{text.SEQUENCE}\x01".encode()
 _WAITING_TOPICS = (SCHEDULE_TOPIC, HALF_TOPIC, WHEEL_TIMER_TOPIC)
-_OTHER_TOPICS = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX, STAGED_TOPIC)
+_OTHER_TOPICS = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
+PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _BORN_V6, _STORE_V6 = int(SystemFlag.BORN_HOST_V6), int(SystemFlag.STORE_HOST_V6)
 _DIGITS_MAX = 19
@@ -62,7 +64,7 @@ def sequence_number(value: str | None) -> int | None:
 def pair_of(topic: str, queue_id: int, properties: dict[str, str]) -> Pair | None:
     """Whose send a record is, and for which queue; None if it is no idempotent send."""
     producer = properties.get(text.PRODUCER)
-    if not producer:
+    if not producer or PRODUCER_NAME.fullmatch(producer) is None:
         return None
     if topic in _WAITING_TOPICS:
         real = sequence_number(properties.get(text.REAL_QUEUE_ID))
@@ -70,7 +72,8 @@ def pair_of(topic: str, queue_id: int, properties: dict[str, str]) -> Pair | Non
         if real is None or not topic:
             return None
         queue_id = real
-    return None if topic.startswith(_OTHER_TOPICS) else Pair(producer, topic, queue_id)
+    is_other = topic == STAGED_TOPIC or topic.startswith(_OTHER_TOPICS)
+    return None if is_other else Pair(producer, topic, queue_id)
 
 
 def scan(log: CommitLog, position: int, limit: int) -> tuple[int, list[Found]]:

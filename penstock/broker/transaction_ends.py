@@ -88,7 +88,7 @@ class TransactionEnds:
         self._unmarked: list[int] = []
         # Ends that nobody can read yet: by half message whether it was committed, and up to where the log has to be
         # seen, the oldest first.
-        self._unseen: dict[int, bool] = {}
+        self._unseen: dict[int, tuple[bool, int]] = {}
         self._unseen_order: deque[tuple[int, int]] = deque()
         self._unknown_below = 0
         self.committed = 0
@@ -177,7 +177,7 @@ class TransactionEnds:
         origin = self._open.end(newest)
         if self._store.dispatch.offset < log_end:
             for offset in {newest, newest if origin is None else origin}:
-                self._unseen[offset] = end.copy is not None
+                self._unseen[offset] = end.copy is not None, log_end
                 self._unseen_order.append((log_end, offset))
         self._look()
         if end.copy is None:
@@ -206,9 +206,9 @@ class TransactionEnds:
             self._unseen.pop(offset, None)
             self._unknown_below = max(self._unknown_below, log_end)
 
-    def unseen(self, half: Half) -> bool | None:
-        """Whether a transaction was committed whose end cannot be read yet; None if the log can tell. Raises
-        BusyError if nobody can."""
+    def unseen(self, half: Half) -> tuple[bool, int] | None:
+        """Whether a transaction was committed whose end cannot be read yet, and where that ends in the log; None if
+        the log can tell. Raises BusyError if nobody can."""
         self._look()
         for offset in (half.offset, half.origin):
             if offset in self._unseen:

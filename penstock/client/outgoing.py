@@ -199,6 +199,8 @@ class Composer:
         if sequence is not None:
             # In a batch its neighbours would have to be the same again.
             outgoing.sequence, outgoing.is_solo = sequence, True
+            # And while its broker set has no master the key must not lead to another set.
+            outgoing.is_homed = outgoing.is_homed or bool(queue_key)
         return outgoing
 
     def _check_sequence(self, sequence: object, has_queue: bool) -> None:

@@ -29,6 +29,8 @@ _NOT_COPIED = frozenset(
         "CLUSTER",
         "DELAY",
         "MSG_REGION",
+        "PENSTOCK_PRODUCER",
+        "PENSTOCK_SEQUENCE",
         "POP_CK",
         "REAL_QID",
         "REAL_TOPIC",

@@ -102,9 +102,22 @@ class TransactionsProcessor:
         is_commit = header.commit_or_rollback == TransactionKind.COMMIT
         newest = self._open.newest(half)
         if newest is None:
-            was_committed = self._ends.unseen(half)
-            if was_committed is not None:
-                return _ended_before(command, was_committed, is_commit)
+            unseen = self._ends.unseen(half)
+            if unseen is not None:
+                # What the first one waits for, this one does: an end is not told before it is safe.
+                was_committed, log_end = unseen
+
+                def safe(written: Written) -> None:
+                    is_safe = written.error is None and written.code == ResponseCode.SUCCESS
+                    answer = (
+                        _ended_before(command, was_committed, is_commit)
+                        if is_safe
+                        else _answer(command, written)
+                    )
+                    connection.answer(command, answer)
+
+                self._writer.wait_again(log_end, None, safe)
+                return None
             return self._over(command, half, is_commit)
 
         def ended(outcome: Written | PenstockError) -> None:

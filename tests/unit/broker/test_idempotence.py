@@ -27,6 +27,7 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
+from tests.unit.broker.staged import item, stage
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
@@ -529,3 +530,56 @@ def test_a_storm_of_repetitions_leaves_every_message_exactly_once(tmp_path: Path
         assert len(wanted) > 300
 
     run(scenario)
+
+
+# -- what is no send of a producer ---------------------------------------------------------------------------
+
+
+@pytest.mark.abuse("A14")
+def test_what_is_staged_brings_no_sequences_into_the_log(tmp_path: Path) -> None:
+    """Or a stranger could have another's sends called stored."""
+
+    async def test(bench: Bench) -> None:
+        for name in ("PENSTOCK_PRODUCER", "PENSTOCK_SEQUENCE"):
+            refused = await stage(bench.client, [item(1, **{name: "7"})])
+            assert refused.code == 13
+        assert (await stage(bench.client, [item(1, PENSTOCK_OTHER="7")])).code == 0
+
+    with_broker(tmp_path, test)
+
+
+@pytest.mark.parametrize("topic", ["rmq_sys_TRACE_DATA_x", "%RETRY%g"])
+def test_a_topic_whose_sends_cannot_be_recognised_takes_none(tmp_path: Path, topic: str) -> None:
+    async def test(bench: Bench) -> None:
+        refused = await send(bench.client, 1, b"one", topic=topic)
+        assert refused.code == 13
+        assert "takes no idempotent sends" in refused.remark
+
+    with_broker(tmp_path, test)
+
+
+def test_a_topic_that_only_looks_like_the_brokers_own_is_recognised(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        first = await send(bench.client, 1, b"one", topic="PENSTOCK_STAGED_orders")
+        again = await send(bench.client, 1, b"one", topic="PENSTOCK_STAGED_orders")
+        assert (first.code, again.code, again.fields["penstockRepeated"]) == (0, 0, "true")
+        assert answer(first) == answer(again)
+
+    with_broker(tmp_path, test)
+
+
+@pytest.mark.abuse("A14")
+def test_a_full_table_is_not_searched_for_every_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: Bench) -> None:
+        table, searched = bench.broker.sequences.table, []
+        expire = table.expire
+        monkeypatch.setattr(table, "expire", lambda before: searched.append(before) or expire(before))
+        assert (await send(bench.client, 1, producer="one")).code == 0
+        for number in range(20):
+            assert (await send(bench.client, 1, producer=f"other-{number}")).code == 2
+        assert 1 <= len(searched) <= 5
+        assert (await send(bench.client, 2, producer="one")).code == 0
+
+    with_broker(tmp_path, test, idempotence_queues_max=1)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.idempotence import Idempotence
+from penstock.broker.master_services import MasterServices
 from penstock.broker.options import BrokerOptions
 from penstock.broker.sequence_file import FILE_NAME, decode
 from penstock.broker.sequence_table import NOT_STORED, Pair, SequenceTable
@@ -206,5 +207,67 @@ def test_a_file_that_cannot_be_written_is_tried_again(
             (tmp_path / "config").unlink()
             await found.stop()
             assert (tmp_path / "config" / FILE_NAME).exists()
+
+    run(scenario())
+
+
+@pytest.mark.invariant("I1")
+def test_whoever_was_about_to_lead_and_did_not_follows_on(tmp_path: Path) -> None:
+    """The election was overtaken: the services of a master were prepared, never started, and are told to stop."""
+
+    async def scenario() -> None:
+        with (
+            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
+            MessageStore.open(
+                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
+            ) as replica,
+        ):
+            ends = append(master, 1, 2, 3)
+            copy(master, replica)
+            replica.bound(ends[-1])
+            found = service(replica, tmp_path)
+            found.confirmed_offset = lambda: replica.dispatch.offset
+            found.recover()
+            services = MasterServices.__new__(MasterServices)
+            services.is_running, services._sequences = False, found
+            await services.stop()
+            assert not found.is_ready
+            ends = append(master, 4, 5, 6)
+            copy(master, replica)
+            replica.bound(ends[-1])
+            follow(found, replica)
+            replica.flush()
+            await found.stop()
+            again = service(replica, tmp_path)
+            again.recover()
+            assert known(again, *range(1, 7)) == [1, 2, 3, 4, 5, 6]
+
+    run(scenario())
+
+
+@pytest.mark.invariant("I1")
+def test_a_topic_that_was_deleted_and_made_anew_while_a_replica_was_away_is_a_new_one(tmp_path: Path) -> None:
+    """The replica never saw the topic missing: only the store knows what lies before the deletion."""
+
+    async def scenario() -> None:
+        with (
+            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
+            MessageStore.open(
+                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
+            ) as replica,
+        ):
+            ends = append(master, 1, 2, 3)
+            copy(master, replica)
+            replica.bound(ends[-1])
+            found = service(replica, tmp_path)
+            follow(found, replica)
+            master.delete_topics(["T"])
+            replica.follow_deletions(master.deleted_topics)
+            ends = append(master, 7)
+            copy(master, replica)
+            replica.bound(ends[-1])
+            follow(found, replica)
+            found.recover()
+            assert known(found, *range(1, 8)) == [7]
 
     run(scenario())

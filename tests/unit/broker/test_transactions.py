@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
-from penstock.errors import DiskFullError
+from penstock.errors import DiskFullError, RequestError
 from penstock.message import TransactionKind
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -103,6 +103,49 @@ def test_a_commit_that_is_sent_again_adds_nothing(tmp_path: Path) -> None:
             assert (await end(bench.client, half, ROLLBACK)).code == ResponseCode.SYSTEM_ERROR
             assert len(stored(bench)) == 1
             assert marks(bench) == [b"0,"]
+
+    run(scenario)
+
+
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I9")
+def test_an_end_that_is_sent_again_waits_for_the_disk_as_the_first_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, store=replace(STORE, flush_mode=FlushMode.SYNC)) as bench:
+            half = await prepare(bench.client, "U1")
+            flusher = bench.broker._flusher
+            assert flusher is not None
+            begin = flusher._next
+            flusher._next = lambda: None  # type: ignore[method-assign]  # the disk is stuck: no sync begins
+            first = asyncio.ensure_future(end(bench.connect(), half, COMMIT))
+            while len(bench.broker.transactions.open):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            again = asyncio.ensure_future(end(bench.connect(), half, COMMIT))
+            await asyncio.sleep(0.2)
+            assert (first.done(), again.done()) == (False, False)
+            flusher._next = begin  # type: ignore[method-assign]
+            begin()
+            assert ((await first).code, (await again).code) == (0, 0)
+            assert len(stored(bench)) == 1
+
+    run(scenario)
+
+
+@pytest.mark.invariant("I1")
+def test_an_end_that_is_sent_again_is_not_acknowledged_by_a_master_whose_lease_is_over(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            half = await prepare(bench.client, "U1")
+            bench.broker.store.hold()
+            writer = bench.broker._writer
+            assert writer is not None
+            over = RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the lease is over", "")
+            writer.replicas.lapsed = lambda: over  # type: ignore[union-attr, method-assign]
+            codes = [(await end(bench.connect(), half, COMMIT)).code for _ in range(2)]
+            assert codes == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+            bench.broker.store.release()
 
     run(scenario)
 

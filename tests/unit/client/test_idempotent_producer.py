@@ -1,6 +1,7 @@
 """Idempotent producers: which numbers their sends have, where a retry goes, and what they refuse to do."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -215,6 +216,39 @@ def test_a_program_that_numbers_its_messages_goes_on_after_a_restart():
         assert {request.fields["penstockProducer"] for request in sends(fake)} == {"shop-1"}
 
     run(scenario, producer_id="shop-1")
+
+
+def test_a_sequence_stays_with_the_queue_of_its_key_while_its_broker_set_has_no_master():
+    async def main():
+        async with cluster(2, ("T",), 2) as fake:
+
+            async def run_once():
+                settings = {"idempotent": True, "producer_id": "till", "retries": 0, "send_timeout_ms": 500}
+                async with AsyncProducer(fake.address, "pg", **settings) as producer:
+                    return await producer.send("T", b"sale", queue_key="till-3", sequence=4711)
+
+            for broker in fake.brokers:
+                broker.behave = Remembering(broker)
+                broker.behave.lose = 1
+            with pytest.raises(SendUnknownError):
+                await run_once()
+            [home] = [broker for broker in fake.brokers if broker.stored]
+            route = fake.name_server.routes["T"]
+            slaves_only = tuple(
+                replace(data, broker_addrs={1: home.address}) if data.broker_name == home.name else data
+                for data in route.broker_datas
+            )
+            fake.name_server.routes["T"] = replace(route, broker_datas=slaves_only)
+            for broker in fake.brokers:
+                broker.behave.lose = 0
+            with pytest.raises((SendFailedError, SendUnknownError)):
+                await run_once()
+            assert len(fake.stored) == 1
+            fake.name_server.routes["T"] = route
+            assert (await run_once()).is_repeated
+            assert len(fake.stored) == 1
+
+    asyncio.run(main())
 
 
 def test_messages_with_numbers_of_their_own_travel_alone():
