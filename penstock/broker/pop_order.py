@@ -112,8 +112,12 @@ class OrderedLots:
         self._sequence += 1
         heapq.heappush(self._times, (lot.over_ms(), self._sequence, lot))
         if len(self._times) + len(self._stale) > 4 * len(self.lots) + _SPARE:
-            self._times = _open(self._times)
-            self._stale = _open(self._stale)
+            # Each lot once; those that are over go to the stale ones again when they are found so.
+            self._times, self._stale = [], []
+            for one in self.lots.values():
+                self._sequence += 1
+                self._times.append((one.over_ms(), self._sequence, one))
+            heapq.heapify(self._times)
 
     def drop(self, queue: QueueKey) -> OrderedLot | None:
         """The queue has no lot any more."""

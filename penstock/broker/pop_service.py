@@ -279,9 +279,11 @@ class PopService:
         if self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
             target = self._offsets.query(queue.group, queue.topic, queue.queue_id)
             record = reset_record(queue, target, self.options.broker_name, self._clock.now_ms())
-            request = self.request(0, record)
-            self._writer.append_copies([request])
-            self.state.applied(0, request.queue_offset)
+            # In every revive queue: whoever replays what was popped before replays this behind it.
+            requests = [self.request(number, record) for number in range(REVIVE_QUEUES)]
+            self._writer.append_copies(requests)
+            for number, request in enumerate(requests):
+                self.state.applied(number, request.queue_offset)
             self.state.move(queue)
             self.ordered.forget(queue)
             self._offsets.take_reset(queue.group, queue.topic, queue.queue_id)

@@ -320,7 +320,9 @@ class PushService:
                 answer = PushDeliverResponseHeader.decode(outcome.fields)
         except FieldError as error:
             _LOG.info("%s answers what is no answer: %s", task.client.name, error)
-        if answer is None:
+        if outcome.code == ResponseCode.CONSUMER_NOT_ONLINE and one.number in task.sent:
+            self.state.end(task, now_ms)  # nobody there wants the queue any more: others may
+        elif answer is None:
             self.state.refused(task, one, now_ms)
         else:
             done = self.state.answered(

@@ -101,6 +101,7 @@ class ConsumerCore:
             self.consumption.accept,
             self._moved,
             holder,
+            self.consumption.finish,
         )
         self.rebalance = Rebalance(
             instance.client_id,

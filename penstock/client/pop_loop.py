@@ -24,6 +24,7 @@ from penstock.client.queue_loop import QueueContext, QueueLoop
 from penstock.client.received import ReceivedMessage
 from penstock.client.subscription import wants
 from penstock.errors import ResponseError
+from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 
@@ -99,17 +100,32 @@ class PopLoop(QueueLoop):
         connection = await context.instance.remoting.connection(self._address())
         asked_ms = self._clock.monotonic_ms()
         answer = await connection.call(command, max(options.pull_timeout_ms, options.suspend_ms + 5_000))
-        self._attempt = ""
+        if answer.code == ResponseCode.SUCCESS or answer.code in _NOTHING:
+            self._attempt = ""  # an error may have come after the lot was kept: the same attempt gets it
         self._owner.pulled_ms = self._clock.monotonic_ms()
         self._owner.pulled_wall_ms = self._clock.now_ms()
         if answer.code == ResponseCode.SUCCESS:
             messages = read_pop(answer, queue, asked_ms, options.body_bytes_max)
             context.meters.pulled(queue.topic, len(messages), self._owner.pulled_ms - asked_ms)
-            if subscription is not None and subscription.tags_set:
-                messages = [message for message in messages if wants(subscription, message.tag)]
+            if subscription is not None and (subscription.tags_set or subscription.keys):
+                messages = self._wanted(subscription, messages)
             context.accept(self._owner, self._owner.put(messages, 0))
         else:
             await self._not_found(answer)
+
+    def _wanted(
+        self, subscription: SubscriptionData, messages: list[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
+        """Tags and keys are compared again. What only looked alike is done with, or it would come for ever."""
+        keys = subscription.keys
+        wanted: list[ReceivedMessage] = []
+        unwanted: list[ReceivedMessage] = []
+        for message in messages:
+            is_wanted = not keys.isdisjoint(message.keys) if keys else wants(subscription, message.tag)
+            (wanted if is_wanted else unwanted).append(message)
+        if unwanted:
+            self._context.skip(self._owner, unwanted)
+        return wanted
 
     async def _not_found(self, answer: Command) -> None:
         if answer.code in _BUSY:

@@ -161,6 +161,8 @@ class PushLoop(PullLoop):
             messages = [message for message in messages if message.queue_offset >= first]
         if subscription is not None and subscription.tags_set:
             messages = [message for message in messages if wants(subscription, message.tag)]
+        elif subscription is not None and (keys := subscription.keys):
+            messages = [message for message in messages if not keys.isdisjoint(message.keys)]
         new = owner.put(messages, next_offset)
         if new:
             self._context.accept(owner, new)

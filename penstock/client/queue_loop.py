@@ -41,6 +41,8 @@ class QueueContext:
     moved: Callable[[ProcessQueue, int], None]
     # Under which client id the queues are leased; empty: they are not.
     holder: str = ""
+    # Popped messages that are not wanted after all: they are done with.
+    skip: Callable[[ProcessQueue, list[ReceivedMessage]], None] = lambda owner, messages: None
 
 
 class QueueLoop:

@@ -106,6 +106,8 @@ class Groups:
     def beat(self, body: ClientBeatBody, now_ms: int) -> tuple[ClientBeatAnswer, list[NudgeMember]]:
         """A consumer reports. RequestError if it may not be a member."""
         if not self._is_known(body):
+            if body.queues and now_ms < self._first_round_ms:
+                self._make_way(body)
             self._check(body)
         group = self._groups.get(body.group)
         if group is None:
@@ -175,6 +177,18 @@ class Groups:
         if group is None or member is None or group.binding is not body.binding:
             return False
         return member.mode is body.mode and member.topics == frozenset(body.topics)
+
+    def _make_way(self, body: ClientBeatBody) -> None:
+        """Who held queues before this coordinator led comes before those who hold none and were only quicker."""
+        for group in list(self._groups.values()):
+            if group.name == body.group:
+                is_rival = group.mode is not body.mode or group.binding is not body.binding
+                is_rival = is_rival or body.mode is SubscriptionMode.PUBLISH_SUBSCRIBE
+            else:
+                is_rival = body.mode is group.mode is SubscriptionMode.POINT_TO_POINT
+                is_rival = is_rival and not group.topics.isdisjoint(body.topics)
+            if is_rival and not any(one.held for one in group.members.values()):
+                del self._groups[group.name]
 
     def _check(self, body: ClientBeatBody) -> None:
         _check_name("group", body.group, NAME_MAX)

@@ -111,9 +111,11 @@ class PushProcessor:
                 "one connection is one client; close it first",
             )
         known = self.service.state.clients.get(name)
-        if known is None or self._guard is None or known.link is None:
+        if known is None or self._guard is None or known.user == self._guard.sender_name:
             return
-        if known.user != self._guard.sender_name:
+        if known.link is None:
+            self.service.state.close(known)  # the name is free; what was subscribed to under it is not
+        else:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"client {name[:200]} is registered by another user",
