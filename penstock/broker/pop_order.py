@@ -128,7 +128,7 @@ class OrderedLots:
         found = []
         while self._times and self._times[0][0] <= now_ms:
             lot = heapq.heappop(self._times)[2]
-            if self.lots.get(lot.key.queue) is lot and lot.over_ms() <= now_ms:
+            if self.lots.get(lot.key.queue) is lot and lot.over_ms() <= now_ms and lot not in found:
                 found.append(lot)
                 heapq.heappush(self._stale, (lot.over_ms() + KEEP_MS, self._sequence, lot))
                 self._sequence += 1
@@ -142,9 +142,3 @@ class OrderedLots:
             if self.lots.get(lot.key.queue) is lot and lot.over_ms() + KEEP_MS <= now_ms:
                 found.append(lot)
         return found
-
-
-def _open(times: list[tuple[int, int, OrderedLot]]) -> list[tuple[int, int, OrderedLot]]:
-    kept = [item for item in times if not item[2].is_closed]
-    heapq.heapify(kept)
-    return kept

@@ -9,6 +9,9 @@ A lease that may be over before a request to renew it arrives is not renewed: th
 broker that has just started knows no leases and believes whoever says that it holds one; somebody who slept would be
 believed although another took over meanwhile and reads on.
 
+An answer that was on its way while its queue was given back does not make it ours again: the broker may have granted
+it to somebody else by then.
+
 Belongs to the consumer's loop.
 """
 
@@ -53,6 +56,9 @@ class Claims:
         self._calls = calls
         self._orderly = orderly
         self._asked_ms: dict[MessageQueue, int] = {}
+        # Which queue was given back in which turn, counted since the beginning.
+        self._turn = 0
+        self._given_back: dict[MessageQueue, int] = {}
         # The shortest lease that a broker has granted.
         self.lease_ms = FIRST_LEASE_MS
         # Who has the queues that were refused last.
@@ -96,8 +102,10 @@ class Claims:
         await self._give_back(wanted)
 
     async def _give_back(self, wanted: Iterable[MessageQueue]) -> None:
+        self._turn += 1
         for queue in wanted:
             self._asked_ms.pop(queue, None)
+            self._given_back[queue] = self._turn
 
         async def ask(broker_name: str, held: list[MessageQueue]) -> None:
             try:
@@ -120,7 +128,7 @@ class Claims:
         refused: set[MessageQueue] = set()
 
         async def ask(broker_name: str, wanted: list[MessageQueue]) -> None:
-            asked_ms = self._instance.runtime.clock.monotonic_ms()
+            asked_ms, turn = self._instance.runtime.clock.monotonic_ms(), self._turn
             try:
                 answer = LeaseAnswerBody.decode(check(await self._ask(code, broker_name, wanted)).body)
             except PenstockError as error:
@@ -130,6 +138,9 @@ class Claims:
             if answer.lease_ms:
                 self.lease_ms = min(self.lease_ms, answer.lease_ms)
             for queue in set(answer.granted) & set(wanted):
+                if self._given_back.get(queue, 0) > turn:
+                    continue
+                self._given_back.pop(queue, None)
                 granted.add(queue)
                 self._asked_ms[queue] = asked_ms
                 self.refused.pop(queue, None)

@@ -106,9 +106,10 @@ class Groups:
     def beat(self, body: ClientBeatBody, now_ms: int) -> tuple[ClientBeatAnswer, list[NudgeMember]]:
         """A consumer reports. RequestError if it may not be a member."""
         if not self._is_known(body):
+            self._check(body)
             if body.queues and now_ms < self._first_round_ms:
                 self._make_way(body)
-            self._check(body)
+            self._check_place(body)
         group = self._groups.get(body.group)
         if group is None:
             begins_ms = max(self._first_round_ms, now_ms)
@@ -180,13 +181,14 @@ class Groups:
 
     def _make_way(self, body: ClientBeatBody) -> None:
         """Who held queues before this coordinator led comes before those who hold none and were only quicker."""
+        held = {queue.topic for queue in body.queues}.intersection(body.topics)
         for group in list(self._groups.values()):
             if group.name == body.group:
                 is_rival = group.mode is not body.mode or group.binding is not body.binding
                 is_rival = is_rival or body.mode is SubscriptionMode.PUBLISH_SUBSCRIBE
             else:
                 is_rival = body.mode is group.mode is SubscriptionMode.POINT_TO_POINT
-                is_rival = is_rival and not group.topics.isdisjoint(body.topics)
+                is_rival = is_rival and not group.topics.isdisjoint(held)
             if is_rival and not any(one.held for one in group.members.values()):
                 del self._groups[group.name]
 
@@ -201,6 +203,9 @@ class Groups:
             raise _refused(
                 f"{len(body.topics)} topics", f"at most {self._limits.topics_max} are divided at once"
             )
+
+    def _check_place(self, body: ClientBeatBody) -> None:
+        """Whether it may be where it wants to, beside those that are there."""
         group = self._groups.get(body.group)
         if group is None and len(self._groups) >= self._limits.groups_max:
             raise _refused("too many groups", f"at most {self._limits.groups_max} are balanced here")

@@ -285,6 +285,23 @@ def test_a_reset_is_where_the_next_pop_begins(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_a_reset_outlives_a_restart_whichever_revive_queue_was_popped_to(tmp_path: Path, first: int) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            bodies = await fill(bench.client, 8)
+            assert bench.broker.pop is not None
+            bench.broker.pop.service._next_queue = first
+            assert len(await take(bench.client, queue=0, most=6)) == 6
+            bench.broker.offsets.assign_reset(GROUP, "T", 0, 0)
+            assert [one.body for one in await take(bench.client, queue=0, most=1)] == bodies[:1]
+            await settled(bench)
+        async with running(tmp_path) as bench:
+            assert [one.body for one in await take(bench.client, queue=0)] == bodies[1:]
+
+    run(scenario)
+
+
 def test_an_offset_that_is_not_there_is_put_right(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:

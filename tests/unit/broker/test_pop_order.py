@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.pop_order import KEEP_MS, ORDERED_QUEUE
+from penstock.broker.pop_order import KEEP_MS, ORDERED_QUEUE, OrderedLot, OrderedLots
 from penstock.broker.pop_reading import Source
-from penstock.broker.pop_service import LAG_MAX
+from penstock.broker.pop_records import CheckKey, OrderedNotes, QueueKey
+from penstock.broker.pop_service import LAG_MAX, REVIVE_QUEUES
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
@@ -247,6 +248,35 @@ def test_an_operator_moves_the_group_whoever_holds_the_queue(tmp_path: Path) -> 
     run(scenario)
 
 
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_a_reset_outlives_a_restart_whichever_revive_queue_was_popped_to(tmp_path: Path, first: int) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench.client, 1, "X")
+            await fill(bench.client, 8)
+            assert bench.broker.pop is not None
+            service = bench.broker.pop.service
+            # In hand until the end: all records of its revive queue are read again.
+            service._next_queue = first
+            assert len(await lot(bench.client, topic="X")) == 1
+            assert (await batch_ack(bench.client, await lot(bench.client, most=6))).code == 0
+            service._next_queue = first
+            assert offsets(await lot(bench.client, most=2)) == [6, 7]
+            bench.broker.offsets.assign_reset(GROUP, "T", 0, 0)
+            service._next_queue = (first + 2) % REVIVE_QUEUES
+            again = await lot(bench.client, most=2)
+            assert offsets(again) == [0, 1]
+            assert (await batch_ack(bench.client, again)).code == 0
+            await settled(bench)
+            assert kept(bench) == 2
+        async with running(tmp_path) as bench:
+            assert offsets(await lot(bench.client)) == [2, 3, 4, 5, 6, 7]
+            await settled(bench)
+            assert kept(bench) == 2
+
+    run(scenario)
+
+
 def test_a_deleted_topic_takes_its_lots_with_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
@@ -309,6 +339,20 @@ def test_a_long_lot_does_not_keep_all_records_after_it(
 
 
 # -- lives -------------------------------------------------------------------------------------------------------
+
+
+def test_many_changes_of_one_lots_times_take_no_more_memory() -> None:
+    lots = OrderedLots()
+    notes = OrderedNotes((60_000, 60_000), (0, 0), "", ())
+    one = OrderedLot(CheckKey(QueueKey("T", GROUP, 0), 0, 1), 60_000, 0, (0, 1), notes=notes, began_ms=0)
+    lots.put(one)
+    for _ in range(5_000):
+        lots.watch(one)
+    assert len(lots._times) + len(lots._stale) < 2_000
+    over_ms = one.over_ms()
+    assert lots.over(over_ms - 1) == []
+    assert one in lots.over(over_ms)
+    assert one in lots.stale(over_ms + KEEP_MS)
 
 
 class Model:

@@ -238,6 +238,33 @@ def test_pings_find_a_client_that_is_gone_and_its_queue_is_free(tmp_path: Path) 
     run(scenario)
 
 
+def test_a_queue_that_nobody_wants_any_more_is_free_for_others(tmp_path: Path) -> None:
+    """A client comes back and has given a queue up meanwhile: it answers what is sent of that queue with 206."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, push_ping_interval_ms=60_000, push_answer_timeout_ms=60_000) as bench:
+            await fill(bench, 2)
+            one, two = Pushed(bench), Pushed(bench, "client@2")
+            await one.begin()
+            assert (await one.subscribe(queue=1)).code == 0
+            await until(lambda: committed(bench) == 2)
+            one.answers = False
+            await fill(bench, 1, 2)
+            await until(lambda: one.kept)
+            [(connection, command)] = one.kept
+            connection.answer(command, command.answer(ResponseCode.CONSUMER_NOT_ONLINE, "nobody here"))
+            tasks = bench.broker.push.state.tasks
+            await until(lambda: [place.queue_id for place in tasks] == [1], 5)
+            assert (await two.begin()).code == 0
+            await until(lambda: two.bodies == [b"2"])
+            # Its other queue is still its own.
+            one.answers = True
+            await fill(bench, 1, 3, queue=1)
+            await until(lambda: one.bodies[-1] == b"3")
+
+    run(scenario)
+
+
 @pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.seed("S4-45", "S4-46", "S4-47", "S4-48")
 def test_closing_removes_a_client_from_every_subscription(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ async def pulled(bench: Bench, topic: str = "T", queue: int = 0) -> bytes | byte
 def test_a_message_comes_at_its_time_as_it_was_sent(tmp_path: Path, flush: FlushMode, name: str) -> None:
     async def scenario() -> None:
         async with running(tmp_path, store=replace(STORE, flush_mode=flush)) as bench:
-            started_ms = int(time.time() * 1000)
+            started_ms = time.time_ns() // 1_000_000
             value = {
                 "TIMER_DELAY_SEC": 1,
                 "TIMER_DELAY_MS": 1_050,
@@ -96,7 +96,8 @@ def test_a_message_comes_at_its_time_as_it_was_sent(tmp_path: Path, flush: Flush
             due_ms = int(waiting.properties["TIMER_DELIVER_MS"])
             out_ms = int(waiting.properties["TIMER_OUT_MS"])
             assert (out_ms % 1_000, out_ms < due_ms <= out_ms + 1_000) == (0, True)
-            assert due_ms - started_ms >= 1_000
+            # The two clocks that are compared may be those of two processors, a moment apart.
+            assert due_ms - started_ms >= 995
             [message] = records(await pulled(bench, queue=2))
             # Clocks of stores are read once per group, so a message may seem to be a moment early by them.
             assert -5 <= message.store_timestamp - due_ms < 10_000

@@ -73,3 +73,33 @@ def test_a_lease_that_may_be_over_is_given_back_and_counts_as_somebody_elses() -
         assert claims.asked_ms(FIRST) is None
 
     asyncio.run(life())
+
+
+@pytest.mark.invariant("I10")
+def test_an_answer_that_was_on_its_way_when_its_queue_was_given_back_is_no_lease() -> None:
+    broker = GenerousBroker(ManualClock())
+    claims = Claims(cast(ClientInstance, broker), "g", cast(BrokerCalls, None), orderly=False)
+
+    async def life() -> None:
+        on_its_way, arrived = asyncio.Event(), asyncio.Event()
+        call = broker.call_broker
+
+        async def slow(name: str, command: Command, timeout_ms: int) -> Command:
+            answer = await call(name, command, timeout_ms)
+            if command.code == RequestCode.REFRESH_PARTITION:
+                on_its_way.set()
+                await arrived.wait()
+            return answer
+
+        await claims.lock([FIRST, SECOND])
+        broker.call_broker = slow  # type: ignore[method-assign]
+        renewed = asyncio.ensure_future(claims.renew([FIRST, SECOND]))
+        await on_its_way.wait()
+        await claims.unlock([FIRST])
+        arrived.set()
+        assert await renewed == ({SECOND}, set())
+        assert (claims.asked_ms(FIRST), claims.asked_ms(SECOND) is not None) == (None, True)
+        assert await claims.lock([FIRST]) == ({FIRST}, set())  # what is asked for later counts
+        assert claims.asked_ms(FIRST) is not None
+
+    asyncio.run(life())

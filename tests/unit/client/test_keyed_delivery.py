@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.broker import filtering
 from penstock.testing import broker
 from tests.unit.client.consuming import Seen, until
+
+# The time of a lot is far longer than a test: what is not done with would hold its queue up.
+ORDERLY = {"delivery": "pop", "orderly": True, "pop_batch": 3, "invisible_ms": 60_000}
 
 
 @pytest.mark.feature("keyed-subscriptions", "fifth-seed")
@@ -26,3 +30,20 @@ def test_messages_with_one_of_the_keys_are_pulled_popped_and_pushed(delivery: st
             producer.send("T", b"last", keys="k4")
             until(lambda: b"last" in seen.bodies)
             assert sorted(seen.bodies) == sorted({*wanted, b"last"})
+
+
+@pytest.mark.feature("keyed-subscriptions", "fifth-seed")
+@pytest.mark.parametrize("more", [{"delivery": "pull"}, {"delivery": "push"}, {"delivery": "pop"}, ORDERLY])
+def test_the_client_compares_keys_again(monkeypatch: pytest.MonkeyPatch, more: dict[str, object]) -> None:
+    """A broker that gives out everything: what has none of the keys is passed over, and holds nothing up."""
+    monkeypatch.setattr(filtering, "_by_keys", lambda keys: lambda properties: True)
+    with broker() as address, penstock.Producer(address) as producer:
+        for number in range(40):
+            producer.send("T", b"%d" % number, keys="k1 k2" if number % 5 == 4 else "k11")
+        seen = Seen()
+        with penstock.Consumer(address, group="g", listener=seen, start_from="first", **more) as consumer:  # type: ignore[arg-type]
+            consumer.subscribe("T", keys=["k1"])
+            until(lambda: len(seen.bodies) >= 8)
+            producer.send("T", b"last", keys="k1")
+            until(lambda: b"last" in seen.bodies)
+        assert sorted(seen.bodies) == sorted([b"%d" % number for number in range(4, 40, 5)] + [b"last"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import defaultdict
@@ -9,11 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import Consumer, Producer
+from penstock import AsyncConsumer, Consumer, Producer
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.message import Message
 from penstock.protocol.bodies import MessageQueue
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection
 from penstock.testing import broker
+from tests.unit.client.consumer_cluster import scripted
 
 QUEUES = 4
 
@@ -190,3 +195,45 @@ def test_a_lot_stays_ours_while_it_is_worked_on() -> None:
         for one in (slow, other):
             one.close()
         assert dict(seen.by_queue) == {queue: [0, 1] for queue in range(QUEUES)}
+
+
+def test_tags_that_only_look_alike_do_not_hold_a_queue_up() -> None:
+    """In Java `Aa` and `BB` have one hash: the broker gives both. A lot is held far longer than the test takes."""
+    with broker() as address:
+        with Producer(address) as producer:
+            target = MessageQueue("T", "test-broker", 0)
+            for number, tag in enumerate(["BB"] * 4 + ["Aa", "BB", "Aa", "Aa", "Aa", "BB", "Aa"]):
+                producer.send(Message("T", b"%d" % number, {"TAGS": tag}), queue=target)
+        seen = Seen()
+
+        def work(message: ReceivedMessage) -> None:
+            seen.begin(message)
+            seen.end(message)
+
+        with consumer(address, work, invisible_ms=60_000) as one:
+            one.subscribe("T", "Aa")
+            wait_for(lambda: seen.count >= 5, 10)
+        assert seen.by_queue[0] == [4, 6, 7, 8, 10]
+
+
+def test_an_attempt_that_fails_is_made_again_under_the_same_name() -> None:
+    """The broker may have kept the lot before something went wrong; to another attempt it would be held."""
+
+    async def scenario() -> None:
+        attempts: list[str] = []
+        codes = [ResponseCode.SYSTEM_ERROR, ResponseCode.FLOW_CONTROL, ResponseCode.POLLING_TIMEOUT]
+
+        def answer(connection: Connection, command: Command) -> Command | None:
+            attempts.append(command.fields["attemptId"])
+            return command.answer(codes.pop(0), "not now") if codes else None
+
+        settings = {"delivery": "pop", "orderly": True, "pull_retry_ms": 20, "close_timeout_ms": 0}
+        async with scripted() as scripts:
+            scripts._table.register(RequestCode.POP_MESSAGE, answer)
+            async with AsyncConsumer(scripts.address, group="g", **settings) as one, asyncio.timeout(10):  # type: ignore[arg-type]
+                await one.subscribe("T")
+                while len(attempts) < 4:  # noqa: ASYNC110 - it happens behind a socket
+                    await asyncio.sleep(0.005)
+        assert attempts[0] == attempts[1] == attempts[2] != attempts[3]
+
+    asyncio.run(scenario())

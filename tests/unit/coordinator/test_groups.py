@@ -246,6 +246,38 @@ def test_a_new_term_knows_nobody() -> None:
     assert group.round == 1
 
 
+@pytest.mark.parametrize("mode", [P2P, PUBSUB])
+def test_who_held_queues_before_this_term_comes_before_who_was_only_quicker(mode: SubscriptionMode) -> None:
+    queues = (MessageQueue("T", "b", 0),)
+    group = "h" if mode is P2P else "g"
+    holder = ClientBeatBody("a", "g", mode=mode, topics=("T",), queues=queues, sequence=9)
+    groups = Groups(term=1)
+    groups.lead(2, 5_000)
+    beat(groups, "x", group, mode=mode)
+    groups.beat(holder, 100)
+    found = groups.get("g")
+    assert (groups.names, found is not None and set(found.members)) == (["g"], {"a"})
+    # Who holds queues is displaced by nobody, and after the first round everybody is a newcomer.
+    late = ClientBeatBody("y", group, mode=mode, topics=("T",), queues=queues, sequence=9)
+    with pytest.raises(RequestError):
+        groups.beat(late, 200)
+    groups.lead(3, 5_000)
+    beat(groups, "x", group, mode=mode)
+    with pytest.raises(RequestError):
+        groups.beat(holder, 5_000)
+
+
+def test_a_group_whose_members_hold_queues_is_bound_in_their_way() -> None:
+    groups = Groups(term=1, first_round_ms=5_000)
+    beat(groups, "x", binding=Binding.RING)
+    for number, name in enumerate("ab"):
+        queues = (MessageQueue("T", "b", number),)
+        groups.beat(ClientBeatBody(name, "g", topics=("T",), queues=queues, sequence=9), 100)
+    group = groups.get("g")
+    assert group is not None
+    assert (group.binding, set(group.members)) == (Binding.EVEN, {"a", "b"})
+
+
 def test_a_group_that_begins_again_is_listened_to_by_who_was_told_things_before() -> None:
     queues = {"T": (MessageQueue("T", "b", 0),)}
     groups = Groups(term=1)

@@ -13,8 +13,10 @@ from penstock.client.async_producer import AsyncProducer
 from penstock.errors import ResponseError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers import PullSysFlag
+from penstock.remoting import RemotingClient
 from tests.unit.broker.pushing import until
-from tests.unit.security.guarded import ADMIN, APP, READER, USERS, caller, guarded, run
+from tests.unit.security.guarded import ADMIN, APP, READER, USERS, caller, code_of, guarded, run
 
 NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 
@@ -86,5 +88,44 @@ def test_who_may_not_is_not_pushed_to_and_takes_no_names(tmp_path: Path) -> None
             async with AsyncAdmin(server.address, **READER) as other:
                 with pytest.raises(ResponseError):
                     await other.push_clients()
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_the_name_of_a_client_that_is_gone_brings_another_user_none_of_its_queues(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with guarded(tmp_path) as server, AsyncAdmin(server.address, **ADMIN) as admin:
+            await admin.create_topic("orders", queues=1)
+            assert server.broker is not None
+            state = server.broker.push.state
+
+            async def register(who: RemotingClient) -> tuple[int, str | None]:
+                command = Command(RequestCode.PUSH_REGISTER, {"clientID": "client@app"})
+                answer = await who.call(server.broker_address, command)
+                return answer.code, answer.fields.get("resumed")
+
+            async with caller(APP) as app:
+                assert await register(app) == (0, "0")
+                place = {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "queueOffset": "-1"}
+                more = {
+                    "maxMsgNums": "32",
+                    "commitOffset": "0",
+                    "suspendTimeoutMillis": "0",
+                    "subVersion": "0",
+                }
+                wanted = {"subscription": "*", "sysFlag": str(int(PullSysFlag.SUBSCRIPTION))}
+                subscribe = Command(RequestCode.PUSH_SUBSCRIBE, place | more | wanted)
+                answer = await app.call(server.broker_address, subscribe)
+                assert answer.code == 0, answer.remark
+            await until(lambda: state.clients["client@app"].link is None)
+            # Its own user has everything back; anybody else has the name, and nothing that came with it.
+            async with caller(APP) as app:
+                assert await register(app) == (0, "1")
+            await until(lambda: state.clients["client@app"].link is None)
+            async with caller(READER) as reader:
+                assert await register(reader) == (0, "0")
+                assert not state.tasks
+                assert await code_of(reader, server.broker_address, subscribe) == NO_PERMISSION
 
     run(test)
