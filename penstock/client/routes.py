@@ -22,7 +22,14 @@ from dataclasses import dataclass, field
 
 from penstock.client.coordinators import Coordinators
 from penstock.client.name_servers import NameServers
-from penstock.errors import CodecError, PenstockError, RemotingError, ResponseError, RouteNotFoundError
+from penstock.errors import (
+    CodecError,
+    ConnectError,
+    PenstockError,
+    RemotingError,
+    ResponseError,
+    RouteNotFoundError,
+)
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -288,6 +295,10 @@ class Routes:
             else:
                 logger.info("topic %s has no route any more", topic)
                 self.cache.forget(topic)
+        except ConnectError as error:
+            logger.debug(
+                "route of topic %s: %s", topic, error
+            )  # the name servers' failures are said, once each
         except PenstockError as error:
             logger.warning("route of topic %s: %s", topic, error)
 
