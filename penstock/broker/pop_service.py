@@ -275,15 +275,14 @@ class PopService:
             )
 
     def position(self, queue: QueueKey) -> int:
-        """Where a group pops a queue next, -1 if it never did; the target of a reset, which is over with this."""
+        """Where a group pops a queue next, -1 if it never did; the target of a reset, over with this."""
         if self._offsets.has_reset(queue.group, queue.topic, queue.queue_id):
             target = self._offsets.query(queue.group, queue.topic, queue.queue_id)
             record = reset_record(queue, target, self.options.broker_name, self._clock.now_ms())
             # In every revive queue: whoever replays what was popped before replays this behind it.
-            requests = [self.request(number, record) for number in range(REVIVE_QUEUES)]
-            self._writer.append_copies(requests)
-            for number, request in enumerate(requests):
-                self.state.applied(number, request.queue_offset)
+            self._writer.append_copies(copies := [self.request(n, record) for n in range(REVIVE_QUEUES)])
+            for number, copy in enumerate(copies):
+                self.state.applied(number, copy.queue_offset)
             self.state.move(queue)
             self.ordered.forget(queue)
             self._offsets.take_reset(queue.group, queue.topic, queue.queue_id)

@@ -117,7 +117,7 @@ class LogFlusher:
         """One segment was synced, as the log was after so many cuts. Called in order, so the flushed position has no
         holes below it."""
         with self._moving:
-            if cuts != len(self._log.cuts):
+            if cuts != len(self._log.cuts) or self.failure is not None:
                 return
             segment.flushed = max(segment.flushed, target)
             self.flushed_offset = max(self.flushed_offset, segment.base + target)

@@ -103,6 +103,9 @@ class LoopFlusher:
         if not self._work and self._waiting:
             self._cuts = len(self._store.log.cuts)
             self._work = self._store.flusher.take_work()
+            if not self._work and self._loop is not None:
+                # Another thread has synced what they wait for, since they asked. Never from inside `when_flushed`.
+                self._loop.call_soon(self._serve)
         if self._work:
             self._busy = self._work.pop(0)
             self._sync.fd = self._busy[0].file.fd
@@ -137,17 +140,26 @@ class LoopFlusher:
         )
         flusher.drop(segment)
         if error is not None:
-            failure = flusher.fail(segment, error)
+            flusher.fail(segment, error)
+        else:
+            flusher.done(segment, target, self._cuts)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Tell everybody whose bytes are on disk by now, whoever synced them; then go on."""
+        if self._loop is None:
+            return
+        failure, cuts = self._store.flusher.failure, len(self._store.log.cuts)
+        if failure is not None:
             self._drop_work()
             waiting, self._waiting = self._waiting, deque()
             for _, _, callback in waiting:
                 callback(failure)
             return
-        flusher.done(segment, target, self._cuts)
-        if self._cuts != len(self._store.log.cuts):
+        if self._cuts != cuts or (self._waiting and self._waiting[0][1] != cuts):
             self._after_cut()
         self._store.confirm()
-        flushed = flusher.flushed_offset
+        flushed = self._store.flusher.flushed_offset
         while self._waiting and self._waiting[0][0] <= flushed:
             self._waiting.popleft()[2](None)
         self._next()
@@ -166,4 +178,4 @@ class LoopFlusher:
             if known < len(cuts) and position > min(cuts[known:]):
                 callback(self._store.flusher.was_cut(position))
             else:
-                self._waiting.append((position, known, callback))
+                self._waiting.append((position, len(cuts), callback))

@@ -13,6 +13,7 @@ from penstock.message import Message
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.loop_flush import LoopFlusher
+from penstock.store.segment import Segment
 from penstock.testing.disk import FaultyDisk
 
 OPTIONS = StoreOptions(
@@ -167,3 +168,59 @@ def test_a_thread_that_waits_for_a_flush_is_told_of_a_cut(tmp_path: Path) -> Non
         with pytest.raises(LogPositionError, match="not stored any more"):
             store.flush(second)
         assert store.flush(first) == first
+
+
+@pytest.mark.invariant("I5")
+def test_what_another_thread_has_synced_meanwhile_is_told(tmp_path: Path) -> None:
+    """The keeper's flush comes between a caller's question and the look for work: there is none, and yet somebody
+    waits."""
+
+    async def scenario() -> None:
+        with MessageStore.open(tmp_path, OPTIONS, background=False) as store:
+            flusher = LoopFlusher(store)
+            flusher.start()
+            take = store.flusher.take_work
+
+            def late() -> list[tuple[Segment, int]]:
+                store.flush()
+                return take()
+
+            try:
+                for turn in range(3):
+                    end = append(store, b"%d" % turn)
+                    store.flusher.take_work = late  # type: ignore[method-assign]
+                    await asyncio.wait_for(flusher.flushed(end), 20)
+                    assert store.flusher.flushed_offset >= end
+                    assert store.max_offset("loop", 0) == turn + 1
+                store.flusher.take_work = take  # type: ignore[method-assign]
+                await asyncio.wait_for(flusher.flushed(append(store, b"last")), 20)
+            finally:
+                flusher.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.invariant("I5")
+def test_a_sync_that_another_thread_saw_fail_is_no_success_here(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with MessageStore.open(tmp_path, OPTIONS, background=False) as store:
+            flusher = LoopFlusher(store)
+            flusher.start()
+            take = store.flusher.take_work
+
+            def failed_before() -> list[tuple[Segment, int]]:
+                work = take()
+                store.flusher.fail(work[0][0], OSError(errno.EIO, "lost"))
+                return work
+
+            store.flusher.take_work = failed_before  # type: ignore[method-assign]
+            try:
+                before = store.flusher.flushed_offset
+                with pytest.raises(FlushFailedError):
+                    await asyncio.wait_for(flusher.flushed(append(store, b"x")), 20)
+                assert store.flusher.flushed_offset == before
+            finally:
+                flusher.stop()
+                store.abandon()
+
+    asyncio.run(scenario())
