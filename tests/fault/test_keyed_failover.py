@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.errors import ConnectError
 from tests.fault.broker_set import broker_set
 
 KEYS = [f"k{number}" for number in range(24)]
@@ -43,6 +44,15 @@ def until(is_so: Any, what: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def makes_topic(admin: penstock.Admin) -> bool:
+    """Whether the name server knows a broker by now that can be told to."""
+    try:
+        admin.create_topic("orders", queues=12)
+    except ConnectError:
+        return False
+    return True
+
+
 @pytest.mark.feature("partition-by-key", "fifth-seed")
 @pytest.mark.slow
 @pytest.mark.fault("F1")
@@ -57,7 +67,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
     with broker_set(tmp_path, "--set", "broker.partition_lease_ms=2000", count=2) as found:
         names, coordinator = found.names.address, found.coordinator.address
         with penstock.Admin(names) as admin, penstock.Producer(names, partition_by_key=True) as producer:
-            admin.create_topic("orders", queues=12)
+            until(lambda: makes_topic(admin), "no name server knows the broker")
             for key in KEYS:
                 producer.send("orders", f"1 {key}".encode(), keys=key)
             lines: list[str] = []
