@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from penstock.client.consume_meters import ConsumeMeters
+from penstock.client.consume_orderly import DEAD_LETTER_LEVEL
 from penstock.client.consume_popped import PopConsumption
 from penstock.client.handout import Handout
 from penstock.client.offset_store import OffsetStore
@@ -25,7 +26,6 @@ from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.retries import Retries
 
 logger = logging.getLogger(__name__)
-DEAD_LETTER_LEVEL = -1
 
 
 class OrderlyPopConsumption(PopConsumption):

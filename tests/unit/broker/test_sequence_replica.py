@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -51,6 +52,15 @@ def copy(source: MessageStore, replica: MessageStore, end: int | None = None) ->
         piece.release()
 
 
+@contextlib.contextmanager
+def master_and_replica(path: Path) -> Iterator[tuple[MessageStore, MessageStore]]:
+    with (
+        MessageStore.open(path / "m", OPTIONS, background=False) as master,
+        MessageStore.open(path / "r", OPTIONS, background=False, replica=True, bounded=True) as replica,
+    ):
+        yield master, replica
+
+
 def service(store: MessageStore, path: Path, **options: Any) -> Idempotence:
     found = Idempotence(BrokerOptions(**options), Runtime.system(), path / "config")
     found.open(store, cast(Topics, SimpleNamespace(on_delete=[])))
@@ -75,12 +85,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 @pytest.mark.invariant("I5")
 def test_a_replica_knows_what_is_confirmed_and_nothing_more(tmp_path: Path) -> None:
     async def scenario() -> None:
-        with (
-            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
-            MessageStore.open(
-                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
-            ) as replica,
-        ):
+        with master_and_replica(tmp_path) as (master, replica):
             found = service(replica, tmp_path / "r")
             ends = append(master, *range(600))
             assert master.log.max_offset > 64 << 10, "more than one segment"
@@ -102,12 +107,7 @@ def test_a_replica_knows_what_is_confirmed_and_nothing_more(tmp_path: Path) -> N
 @pytest.mark.invariant("I11")
 def test_a_new_master_knows_its_whole_log_and_a_deposed_one_forgets_what_is_cut(tmp_path: Path) -> None:
     async def scenario() -> None:
-        with (
-            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
-            MessageStore.open(
-                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
-            ) as replica,
-        ):
+        with master_and_replica(tmp_path) as (master, replica):
             found = service(replica, tmp_path / "r")
             ends = append(master, 0, 1, 2, 3)
             copy(master, replica, ends[3])
@@ -216,12 +216,7 @@ def test_whoever_was_about_to_lead_and_did_not_follows_on(tmp_path: Path) -> Non
     """The election was overtaken: the services of a master were prepared, never started, and are told to stop."""
 
     async def scenario() -> None:
-        with (
-            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
-            MessageStore.open(
-                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
-            ) as replica,
-        ):
+        with master_and_replica(tmp_path) as (master, replica):
             ends = append(master, 1, 2, 3)
             copy(master, replica)
             replica.bound(ends[-1])
@@ -250,12 +245,7 @@ def test_a_topic_that_was_deleted_and_made_anew_while_a_replica_was_away_is_a_ne
     """The replica never saw the topic missing: only the store knows what lies before the deletion."""
 
     async def scenario() -> None:
-        with (
-            MessageStore.open(tmp_path / "m", OPTIONS, background=False) as master,
-            MessageStore.open(
-                tmp_path / "r", OPTIONS, background=False, replica=True, bounded=True
-            ) as replica,
-        ):
+        with master_and_replica(tmp_path) as (master, replica):
             ends = append(master, 1, 2, 3)
             copy(master, replica)
             replica.bound(ends[-1])
