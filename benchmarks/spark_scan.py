@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 QUEUES = 8
 TOPIC = "BenchTopic"
-PRUNED = "queue_id int, body binary"
+PRUNED = "queue_id int NOT NULL, body binary NOT NULL"  # what the option `columns` gives
 TARGETS = {
     ("aggregation", 1024): 1.0,
     ("aggregation", 100): 0.8,
@@ -103,7 +103,7 @@ class TupleSource(DataSource):  # type: ignore[misc]
         return "penstock_tuples"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TupleReader(self.options["path"], check_schema(schema))
+        return TupleReader(self.options["path"], check_schema(schema).names)
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from penstock.spark.live import LiveRead, check_beginnings, find_queues, shared_
 from penstock.spark.options import ReadOptions, near_names
 from penstock.spark.planning import QueueSlice, Task, batch_count, batch_tasks, cores
 from penstock.spark.positions import check_ends, check_order, resolve
+from penstock.spark.schema import Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,9 +79,9 @@ def _between(options: ReadOptions, ranges: Mapping[QueueId, OffsetRange], by_tim
 class BatchReader(DataSourceReader):
     """What both kinds have in common. Planned on the driver, copied to every task."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str], taken: Snapshot) -> None:
+    def __init__(self, options: ReadOptions, selection: Selection, taken: Snapshot) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._selection = selection
         self._taken = taken
         self._restriction = Restriction()
         self._gaps = Gaps(options.on_gap, options.gap_table)
@@ -127,7 +128,7 @@ class LiveReader(BatchReader):
             return iter(())  # Spark has one task with nothing to do where there is no partition
         options = self._options
         scan = shared_scan(options)
-        reading = LiveRead(scan, options, self._columns, self._gaps, self._tags or (), self._key)
+        reading = LiveRead(scan, options, self._selection, self._gaps, self._tags or (), self._key)
         return reading.batches(partition.task)
 
 
@@ -152,7 +153,8 @@ class StoreReader(BatchReader):
             slices = self._wanted(_store_times(store))
             ranges = {(item.queue.topic, "", item.queue.queue_id): (item.start, item.end) for item in slices}
             total = sum(item.rows for item in slices)
-            count = batch_count(total, self._options.min_partitions, cores())
+            row_bytes = store.row_bytes(ranges)
+            count = batch_count(total, self._options.min_partitions, cores(), row_bytes)
             return [StorePartition(part) for part in store.splits(ranges, count)] if count else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -162,7 +164,8 @@ class StoreReader(BatchReader):
         if not isinstance(partition, StorePartition):
             return iter(())
         decoder = RecordDecoder(
-            self._columns,
+            self._selection.names,
+            nullable=self._selection.nullable,
             rows=self._options.batch_rows,
             size=self._options.batch_bytes,
             tags=self._tags or (),

@@ -23,7 +23,7 @@ from penstock._hot.layout import ROW_REASONS
 from penstock._hot.mapped import MappedBytes
 from penstock.errors import CodecError, MessageTooLargeError, OptionError
 from penstock.message import HostAddress
-from penstock.spark.schema import COLUMNS, check_columns
+from penstock.spark.schema import COLUMNS, MAY_BE_NULL, PROPERTY_VALUES, check_columns
 
 ROWS_MAX = 1 << 20
 # The ends of values have 32 bits, and bad bytes in text grow to three.
@@ -31,14 +31,12 @@ SIZE_MAX = 256 << 20
 UNPACKED_MAX = 4 << 20
 _is_settled = False
 
-_PAIR = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
 _TYPES = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 
@@ -51,9 +49,11 @@ class Damage:
     last_offset: int
 
 
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """What batches of these columns look like; the same that Spark makes of `schema.message_schema`."""
-    return pa.schema([pa.field(name, _TYPES[COLUMNS[name]]) for name in columns])
+def arrow_schema(columns: Sequence[str], nullable: Collection[str] = MAY_BE_NULL) -> pa.Schema:
+    """What batches of these columns look like; by default the same that Spark makes of `schema.message_schema`."""
+    pairs = pa.map_(pa.string(), pa.field("value", pa.string(), PROPERTY_VALUES in nullable))
+    types = {**_TYPES, "map<string,string>": pairs}
+    return pa.schema([pa.field(name, types[COLUMNS[name]], name in nullable) for name in columns])
 
 
 class RecordDecoder:
@@ -73,6 +73,7 @@ class RecordDecoder:
         key: str = "",
         verify: bool = True,
         unpacked_max: int = UNPACKED_MAX,
+        nullable: Collection[str] = MAY_BE_NULL,
     ) -> None:
         if not 1 <= rows <= ROWS_MAX:
             raise OptionError(f"a batch of {rows} rows", f"use 1 to {ROWS_MAX} rows")
@@ -80,7 +81,7 @@ class RecordDecoder:
             raise OptionError(f"a batch of {size} bytes", f"use 1 to {SIZE_MAX} bytes")
         _settle()
         self.columns = check_columns(columns)
-        self.schema = arrow_schema(self.columns)
+        self.schema = arrow_schema(self.columns, nullable)
         self.next_offset = 0
         self._unpacked_max = unpacked_max
         self._columns = Columns(
@@ -195,21 +196,21 @@ class RecordDecoder:
 
     def _batch(self) -> pa.RecordBatch:
         rows, found = self._columns.take()
-        arrays = [self._array(name, rows, found) for name in self.columns]
+        arrays = [self._array(field, rows, found[field.name]) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, name: str, rows: int, found: dict[str, tuple[Any, ...]]) -> pa.Array:
-        kind = _TYPES[COLUMNS[name]]
-        if name != "properties":
-            return pa.Array.from_buffers(kind, rows, _buffers(found[name]))
-        (_, ends, _), names, values = (_buffers(part) for part in found[name])
+    def _array(self, field: pa.Field, rows: int, found: tuple[Any, ...]) -> pa.Array:
+        if field.name != "properties":
+            return pa.Array.from_buffers(field.type, rows, _buffers(found))
+        (_, ends, _), names, values = (_buffers(part) for part in found)
         pairs = names[1].size // 4 - 1
         children = [
             pa.Array.from_buffers(pa.string(), pairs, names),
             pa.Array.from_buffers(pa.string(), pairs, values),
         ]
-        pair_array = pa.Array.from_buffers(_PAIR, pairs, [None], children=children)
-        return pa.Array.from_buffers(kind, rows, [None, ends], children=[pair_array])
+        pair_type = pa.struct([field.type.key_field, field.type.item_field])
+        pair_array = pa.Array.from_buffers(pair_type, pairs, [None], children=children)
+        return pa.Array.from_buffers(field.type, rows, [None, ends], children=[pair_array])
 
 
 def _settle() -> None:

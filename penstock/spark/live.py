@@ -25,6 +25,7 @@ from penstock.runtime import SystemClock
 from penstock.spark.gaps import Gaps, Reason, reason_for
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import QueueSlice
+from penstock.spark.schema import Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +100,7 @@ class LiveRead:
 
     scan: Scan
     options: ReadOptions
-    columns: tuple[str, ...]
+    selection: Selection
     gaps: Gaps
     # Of the query's filters, beside those of the options.
     tags: tuple[str, ...] = ()
@@ -116,7 +117,8 @@ class LiveRead:
 
         options = self.options
         decoder = RecordDecoder(
-            self.columns,
+            self.selection.names,
+            nullable=self.selection.nullable,
             rows=options.batch_rows,
             size=options.batch_bytes,
             tags=self.tags,

@@ -43,6 +43,7 @@ from penstock.store.sizes import GivenSizes, detect_sizes
 # (topic, broker, queue id); the broker is "" because the files do not say whose they are.
 QueueKey = tuple[str, str, int]
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+ROWS_SAMPLED = 256
 Ranges = Mapping[QueueKey, tuple[int, int]]
 
 
@@ -147,6 +148,16 @@ class OfflineStore:
                 partitions.append(self.partition(part))
             starts = ends
         return partitions
+
+    def row_bytes(self, ranges: Ranges) -> int:
+        """About how large a record is, by some of every queue."""
+        sizes = []
+        each = max(1, ROWS_SAMPLED // max(1, len(ranges)))
+        for key, (start, end) in ranges.items():
+            queue, step = self._queue(key), max(1, (end - start) // each)
+            entries = (queue.entry(offset) for offset in range(start, end, step))
+            sizes += [entry.size for entry in entries if entry and entry.is_valid and not entry.is_filler]
+        return max(1, sum(sizes) // len(sizes)) if sizes else 1
 
     def _cuts(self, ranges: Ranges, count: int) -> list[int]:
         """Log positions between partitions, ascending."""

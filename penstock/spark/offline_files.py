@@ -24,6 +24,8 @@ from penstock.store.layout import StorePaths, position_name
 
 # Entries read at once: 640 KiB, a few dozen megabytes of messages.
 ENTRIES_AT_ONCE = 32_768
+# Mapped at once by a task: it seldom reads more of the log than two segments, and each is 1 GiB of addresses.
+SEGMENTS_MAPPED = 4
 _ENTRY = struct.Struct(">qi")
 
 
@@ -63,7 +65,7 @@ OnDamage = Callable[[QueueRange, list[Damage]], None]
 
 
 class StoreFiles:
-    """The files of a directory, by position. Keeps one segment mapped; close it when done."""
+    """The files of a directory, by position. Keeps a few segments mapped; close it when done."""
 
     def __init__(
         self, path: Path, segment_size: int, queue_file_entries: int, disk: Disk | None = None
@@ -74,7 +76,9 @@ class StoreFiles:
         self._disk = disk or Runtime.system().disk
         # Log position of the segment in hand, -1 where there is none.
         self.base = -1
-        self._segment: MappedBytes | None = None
+        # By where they begin, the one that was used last at the end. A task reads queue after queue over the same
+        # part of the log: a segment that is mapped anew has to fault in every page again.
+        self._segments: dict[int, MappedBytes | None] = {}
 
     def entries(self, topic: str, queue_id: int, first: int, last: int) -> bytes:
         """Entries [first, last) as the files have them; zeros where a file is missing or short."""
@@ -103,9 +107,11 @@ class StoreFiles:
         """The segment that has a log position, None if there is none; `base` is where it begins."""
         base = position - position % self._segment_size
         if base != self.base:
-            self._release()
-            self._segment, self.base = self._map(base), base
-        segment = self._segment
+            segment = self._segments.pop(base) if base in self._segments else self._map(base)
+            if len(self._segments) >= SEGMENTS_MAPPED:
+                self._release(next(iter(self._segments)))
+            self._segments[base], self.base = segment, base
+        segment = self._segments[base]
         return segment if segment is not None and position - base < segment.size else None
 
     def _map(self, base: int) -> MappedBytes | None:
@@ -120,13 +126,14 @@ class StoreFiles:
         finally:
             file.close()
 
-    def _release(self) -> None:
-        if self._segment is not None:
-            self._segment.release()
-            self._segment = None
+    def _release(self, base: int) -> None:
+        segment = self._segments.pop(base)
+        if segment is not None:
+            segment.release()
 
     def close(self) -> None:
-        self._release()
+        for base in list(self._segments):
+            self._release(base)
         self.base = -1
 
 

@@ -1,8 +1,8 @@
 """The columns that a message has in Spark: names, types, and what a user may ask for.
 
 A row is one stored message. Every read, live or from a store directory, gives these columns or a subset of them in
-any order; only what is asked for is decoded and moved. All columns may be null to Spark; which ones ever are is
-said below.
+any order; only what is asked for is decoded and moved. Columns that are never null say so to Spark: it asks for each
+value otherwise, which is a third of what it pays for a row (docs/performance.md).
 
 Rule: this table is the only place that names the columns. Runs on the driver (schemas) and on executors (names).
 Nothing here needs Spark until a schema is made or checked, and pyspark is imported there.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import OptionError
 
@@ -46,6 +46,17 @@ COLUMNS: dict[str, str] = {
     # Bytes of the whole record in the log.
     "size": "int",
 }
+# Those that ever are null. A schema of the user's may say so of all: it costs time, no more.
+MAY_BE_NULL = frozenset({"keys", "tags", "born_time", "store_time"})
+# Stands in a `Selection` beside the columns, for the values inside the map.
+PROPERTY_VALUES = "properties.value"
+
+
+class Selection(NamedTuple):
+    """The columns of a read in their order, and what its schema lets be null: batches must say the same."""
+
+    names: tuple[str, ...]
+    nullable: frozenset[str]
 
 
 def message_schema(columns: Iterable[str] = ()) -> StructType:
@@ -59,10 +70,12 @@ def message_schema(columns: Iterable[str] = ()) -> StructType:
         "bigint": types.LongType(),
         "binary": types.BinaryType(),
         "timestamp": types.TimestampType(),
-        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        "map<string,string>": types.MapType(types.StringType(), types.StringType(), valueContainsNull=False),
     }
     names = check_columns(columns) or tuple(COLUMNS)
-    return types.StructType([types.StructField(name, made[COLUMNS[name]]) for name in names])
+    return types.StructType(
+        [types.StructField(name, made[COLUMNS[name]], name in MAY_BE_NULL) for name in names]
+    )
 
 
 def check_columns(columns: Iterable[str]) -> tuple[str, ...]:
@@ -76,19 +89,23 @@ def check_columns(columns: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def check_schema(schema: StructType) -> tuple[str, ...]:
-    """Names of a schema that a user gave, if it is a subset of the columns with their types, in any order."""
+def check_schema(schema: StructType) -> Selection:
+    """What a schema that a user gave selects, if it is a subset of the columns with their types, in any order."""
     names = check_columns(field.name for field in schema.fields)
     if not names:
         raise OptionError("the schema has no columns", f"name some of: {', '.join(COLUMNS)}")
+    nullable = set()
     for field in schema.fields:
         found, wanted = field.dataType.simpleString(), COLUMNS[field.name]
         if found != wanted:
             raise OptionError(f"column {field.name!r} is {wanted}, not {found}", "cast it after reading")
-        # Spark compares batches with the schema to the letter, and would fail in a task, less clearly.
-        if not (field.nullable and getattr(field.dataType, "valueContainsNull", True)):
+        if field.nullable:
+            nullable.add(field.name)
+        elif field.name in MAY_BE_NULL:
             raise OptionError(f"column {field.name!r} may be null", "leave out NOT NULL")
-    return names
+        if getattr(field.dataType, "valueContainsNull", False):
+            nullable.add(PROPERTY_VALUES)
+    return Selection(names, frozenset(nullable))
 
 
 def parse_columns(text: str) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from penstock.spark.live import LiveRead, check_beginnings, shared_scan
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import cores, stream_tasks
 from penstock.spark.positions import Offsets, resolve, sorted_offsets
+from penstock.spark.schema import Selection
 from penstock.spark.tracking import QueueTracker
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ FINISH_S = 5.0
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text. A copy of it goes to every task; that one only reads."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, selection: Selection) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._selection = selection
         self._gaps = Gaps(options.on_gap, options.gap_table)
         self._scan: Scan | None = None
         self._tracker: QueueTracker | None = None
@@ -165,6 +166,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())  # Spark has one task with nothing to do where there is no partition
         options = self._options
         reading = LiveRead(
-            shared_scan(options), options, self._columns, self._gaps, options.tags, options.key
+            shared_scan(options), options, self._selection, self._gaps, options.tags, options.key
         )
         return reading.batches(partition.task)

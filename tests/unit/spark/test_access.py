@@ -27,6 +27,7 @@ from penstock.spark.pipelines.latest_by_key import CompactJob
 from penstock.spark.pipelines.replay_plan import Wanted
 from penstock.spark.pipelines.sql import Places, TopicTables
 from penstock.spark.pipelines.stream_file import parse_pipeline
+from penstock.spark.schema import Selection
 from penstock.spark.sink_options import WriteOptions
 from penstock.spark.sink_rows import SinkColumns
 from penstock.spark.stream import PenstockStreamReader
@@ -165,13 +166,13 @@ def guarded(tmp_path: Path) -> Iterator[GuardedNode]:
 def read(options: dict[str, str]) -> int:
     """As the driver plans and a task reads."""
     parsed = ReadOptions.parse(options)
-    reader = LiveReader(parsed, ["body"], snapshot(parsed))
+    reader = LiveReader(parsed, Selection(("body",), frozenset()), snapshot(parsed))
     partitions = [part for part in reader.partitions() if isinstance(part, LivePartition)]
     return sum(batch.num_rows for part in partitions for batch in reader.read(part))
 
 
 def stream(options: dict[str, str]) -> int:
-    reader = PenstockStreamReader(ReadOptions.parse(options), ["body"])
+    reader = PenstockStreamReader(ReadOptions.parse(options), Selection(("body",), frozenset()))
     try:
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())

@@ -13,10 +13,11 @@ from penstock.spark.gaps import Gaps, missing_offsets, read_gaps
 from penstock.spark.live import LiveRead, check_beginnings, close_scans, find_queues, shared_scan
 from penstock.spark.options import OnGap, ReadOptions
 from penstock.spark.planning import QueueSlice
+from penstock.spark.schema import Selection
 from penstock.testing import EmbeddedBroker
 
 pytest.importorskip("pyarrow")
-COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "body")
+COLUMNS = Selection(("topic", "broker", "queue_id", "queue_offset", "body"), frozenset())
 
 
 class Node:

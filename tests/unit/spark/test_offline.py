@@ -111,10 +111,13 @@ def test_a_clean_store(store: MessageStore) -> None:
 def test_all_columns_of_one_message(store: MessageStore) -> None:
     store.close()
     with OfflineStore(store.path) as offline:
-        (partition,) = offline.splits({("orders", "", 1): (5, 6)}, 1)
+        one = {("orders", "", 1): (5, 6)}
+        (partition,) = offline.splits(one, 1)
+        row_bytes = offline.row_bytes(one)
     (batch,) = OfflineStore.read(partition, RecordDecoder(tuple(COLUMNS)))
     (found,) = batch.to_pylist()
     assert (found["topic"], found["broker"], found["queue_id"], found["queue_offset"]) == ("orders", "", 1, 5)
+    assert found["size"] == row_bytes
     assert found["store_time"].timestamp() * 1000 == START_MS + 160
     assert found["tags"] == "even"
     assert found["message_id"].startswith("7F00000100002A9F")
@@ -186,6 +189,7 @@ def test_parts_of_queues(store: MessageStore) -> None:
     ranges = {("orders", "", 0): (20, 90), ("orders", "", 1): (160, 167), ("orders", "", 2): (4, 4)}
     with OfflineStore(store.path) as offline:
         partitions = offline.splits(ranges, 3)
+        assert offline.row_bytes({}) == 1
         assert offline.splits({}, 3) == []
         with pytest.raises(OptionError, match="at least one"):
             offline.splits(ranges, 0)

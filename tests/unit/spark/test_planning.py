@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from penstock.client.scan_results import QueueId
 from penstock.spark.planning import (
-    ROWS_OF_A_TASK,
+    BYTES_OF_A_TASK,
+    ROW_BYTES,
     ROWS_WORTH_A_STREAM_TASK,
     ROWS_WORTH_A_TASK,
     QueueSlice,
+    batch_count,
     batch_tasks,
     share,
     stream_tasks,
@@ -58,8 +60,16 @@ def test_a_small_batch_is_one_task_and_a_large_one_keeps_every_core_busy():
     assert len(batch_tasks(slices(10, 20), 0, 8)) == 1
     assert len(batch_tasks(slices(ROWS_WORTH_A_TASK * 3), 0, 8)) == 3
     assert len(batch_tasks(slices(ROWS_WORTH_A_TASK * 10), 0, 8)) == 8
-    assert len(batch_tasks(slices(ROWS_OF_A_TASK * 9), 0, 8)) == 16, "whole rounds"
+    assert len(batch_tasks(slices(BYTES_OF_A_TASK // ROW_BYTES * 9), 0, 8)) == 16, "whole rounds"
     assert batch_tasks([], 0, 8) == []
+
+
+def test_small_records_make_fewer_tasks_and_large_ones_more():
+    rows = 4 << 20
+    assert batch_count(rows, 0, 2, ROW_BYTES) == 16
+    assert batch_count(rows, 0, 2, ROW_BYTES // 4) == 4
+    assert batch_count(100, 0, 2, BYTES_OF_A_TASK // 10) == 10
+    assert batch_count(3, 0, 2, BYTES_OF_A_TASK * 2) == 3, "no more tasks than rows"
 
 
 def test_a_micro_batch_is_packed_into_few_tasks():

@@ -10,21 +10,29 @@ from pyspark.sql import types
 
 from penstock.errors import OptionError
 from penstock.spark.batches import arrow_schema
-from penstock.spark.schema import COLUMNS, check_columns, check_schema, message_schema, parse_columns
+from penstock.spark.schema import (
+    COLUMNS,
+    MAY_BE_NULL,
+    PROPERTY_VALUES,
+    check_columns,
+    check_schema,
+    message_schema,
+    parse_columns,
+)
 
 
 def test_the_schema_has_all_columns_with_their_types() -> None:
     schema = message_schema()
     assert [field.name for field in schema.fields] == list(COLUMNS)
     assert {field.name: field.dataType.simpleString() for field in schema.fields} == COLUMNS
-    assert all(field.nullable for field in schema.fields)
-    assert check_schema(schema) == tuple(COLUMNS)
+    assert {field.name for field in schema.fields if field.nullable} == MAY_BE_NULL
+    assert check_schema(schema) == (tuple(COLUMNS), MAY_BE_NULL)
 
 
 def test_a_subset_in_another_order_is_a_schema() -> None:
     schema = message_schema(["body", "queue_id"])
     assert schema.simpleString() == "struct<body:binary,queue_id:int>"
-    assert check_schema(schema) == ("body", "queue_id")
+    assert check_schema(schema) == (("body", "queue_id"), frozenset())
 
 
 @pytest.mark.parametrize("columns", [list(COLUMNS), ["body", "queue_id"], ["properties"], ["store_time"]])
@@ -32,6 +40,23 @@ def test_batches_have_the_schema_that_spark_makes_of_it(columns: list[str]) -> N
     from pyspark.sql.pandas.types import to_arrow_schema
 
     assert arrow_schema(columns).equals(to_arrow_schema(message_schema(columns), timezone="UTC"))
+
+
+def test_a_schema_may_let_more_be_null_and_batches_say_the_same() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    pairs = types.MapType(types.StringType(), types.StringType())
+    schema = types.StructType(
+        [
+            types.StructField("body", types.BinaryType()),
+            types.StructField("queue_id", types.IntegerType(), False),
+            types.StructField("properties", pairs, False),
+        ]
+    )
+    names, nullable = check_schema(schema)
+    assert nullable == {"body", PROPERTY_VALUES}
+    assert arrow_schema(names, nullable).equals(to_arrow_schema(schema, timezone="UTC"))
+
 
 
 @pytest.mark.parametrize(
@@ -54,17 +79,11 @@ def test_another_name_or_type_is_refused_with_what_to_write(name: str, kind: obj
         check_schema(types.StructType([types.StructField(name, kind)]))
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        types.StructField("queue_id", types.IntegerType(), False),
-        types.StructField("properties", types.MapType(types.StringType(), types.StringType(), False)),
-    ],
-    ids=["column", "values of a map"],
-)
-def test_not_null_is_refused_before_a_task_fails_with_it(field: types.StructField) -> None:
+@pytest.mark.parametrize("name", sorted(MAY_BE_NULL))
+def test_not_null_is_refused_where_a_message_has_none(name: str) -> None:
+    kind = types.TimestampType() if "time" in name else types.StringType()
     with pytest.raises(OptionError, match="may be null; leave out NOT NULL"):
-        check_schema(types.StructType([field]))
+        check_schema(types.StructType([types.StructField(name, kind, False)]))
 
 
 def test_an_empty_schema_and_a_column_twice_are_refused() -> None:
