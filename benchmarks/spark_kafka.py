@@ -27,7 +27,7 @@ import penstock
 from benchmarks.harness import Figure, compare, machine, require_compiled, save
 from benchmarks.kafka_server import Artefacts, Kafka, prepare
 from benchmarks.servers import NotHere, Penstock
-from benchmarks.spark_scan import QUEUES, TOPIC, write_store
+from benchmarks.spark_scan import QUEUES, TOPIC, Bodies, write_store
 from penstock.spark import session
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Bench:
     def run(self, quick: bool) -> None:
         started = time.perf_counter()
         data = self.server.folder / "data"
-        write_store(data, self.body_size, self.rows)
+        write_store(data, Bodies("noise", self.body_size), self.rows)
         with self.server:
             self.create_topic()
             self.fill_kafka()

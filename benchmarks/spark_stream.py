@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import penstock
 from benchmarks.harness import Figure, compare, machine, print_figure, require_compiled, save
 from benchmarks.servers import Penstock
-from benchmarks.spark_scan import PRUNED, QUEUES, TOPIC, write_store
+from benchmarks.spark_scan import PRUNED, QUEUES, TOPIC, Bodies, write_store
 from penstock.spark import session
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Bench:
         self.figures: list[Figure] = []
 
     def run(self) -> None:
-        write_store(self.data, self.body_size, self.rows)
+        write_store(self.data, Bodies("noise", self.body_size), self.rows)
         with self.server:
             self.create_topic()
             self.scans()
