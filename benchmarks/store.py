@@ -62,10 +62,10 @@ class Bench:
     # -- append --------------------------------------------------------------------------------------------------
 
     def requests(self, store: MessageStore, body_size: int, group: int, keys: bool) -> list[AppendRequest]:
-        """Messages as clients send them: every one with a unique key of its own, unless `keys` is off."""
-        body = os.urandom(body_size)
+        """Messages as clients send them: each with a body and a unique key of its own, unless `keys` is off."""
         made = []
         for i in range(group):
+            body = os.urandom(body_size)
             properties = {"TAGS": "TagA"}
             if keys:
                 properties["UNIQ_KEY"] = os.urandom(16).hex().upper()
@@ -78,6 +78,14 @@ class Bench:
         """A thousand different messages: enough that no index slot is hot, few enough to be in the cache as
         messages are that have just arrived."""
         return [self.requests(store, body_size, group, keys) for _ in range(max(1, 1024 // group))]
+
+    def stored(self, store: MessageStore, requests: list[AppendRequest]) -> bytes:
+        """The bytes that a group becomes in the log: what the raw write writes, too."""
+        store.append_group(requests)
+        size = sum(request.size for request in requests)
+        found = store.slice_for_transfer(requests[0].physical_offset, size)
+        assert found is not None and len(found) == size, "a segment ended within the group"
+        return bytes(found)
 
     def record_size(self, body_size: int, keys: bool) -> int:
         with MessageStore.open(self.fresh(), options(segment_size_bytes=MIB * 8), background=False) as store:
@@ -96,12 +104,11 @@ class Bench:
         try:
             with MessageStore.open(self.fresh(), options(flush_mode=mode)) as store:
                 pool = self.groups_of(store, body_size, group, keys)
-                store.append_group(pool[0])
-                data = os.urandom(pool[0][0].size * group)
+                bytes_of = [self.stored(store, requests) for requests in pool]
                 os.posix_fallocate(fd, 0, 1 << 30)
-                os.pwrite(fd, data, 0)
+                os.pwrite(fd, bytes_of[0], 0)
                 os.fdatasync(fd)
-                position = len(data)
+                position = len(bytes_of[0])
                 time.sleep(0.3)  # the first rounds of the keeper belong to opening, not to appending
 
                 def appends() -> None:
@@ -111,8 +118,10 @@ class Bench:
 
                 def writes() -> None:
                     nonlocal position
-                    for _ in range(burst):
-                        os.pwrite(fd, data, position)
+                    pwrite, kinds = os.pwrite, len(bytes_of)
+                    for i in range(burst):
+                        data = bytes_of[i % kinds]
+                        pwrite(fd, data, position)
                         if sync:
                             os.fdatasync(fd)
                         position += len(data)

@@ -134,7 +134,8 @@ class ReadOptions:
             if not self.nameserver:
                 raise OptionError(
                     "no nameserver is given",
-                    'write .option("nameserver", "host:9876"), or .load("path/to/store") for a store directory',
+                    'write .option("nameserver", "host:9876"), or .load("path/to/store") for a store directory; '
+                    "in SQL, CREATE TEMPORARY VIEW name USING penstock OPTIONS (...): a table hands over no options",
                 )
             if not self.topic and not self.topic_pattern:
                 raise OptionError(

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 # Spark plans with filters in a process of its own, and only where they are enabled. A reader that has
 # `pushFilters` in any other process is refused.
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+# Spark writes these among the options of CREATE TABLE ... USING, and hands over none at all when the table is read.
+_OF_A_TABLE = frozenset({"provider", "owner"})
+_NO_TABLES = (
+    "a table of the catalog cannot be a penstock source: Spark hands none of its options to a source in Python",
+    "write CREATE TEMPORARY VIEW name USING penstock OPTIONS (...)",
+)
 # The process that makes a source for a batch write.
 _WRITING = "pyspark.sql.worker.write_into_data_source"
 
@@ -64,6 +70,9 @@ class PenstockDataSource(DataSource):
             self._resolve()
 
     def _resolve(self) -> None:
+        if self.options.keys() >= _OF_A_TABLE:
+            self._mistake = _NO_TABLES
+            return
         try:
             self._read_options = ReadOptions.parse(self.options)
         except OptionError as error:

@@ -173,7 +173,8 @@ def test_all_columns_come_back_as_they_were_read(spark: SparkSession, node: Node
     run(spark, node, topic, root)
     live = spark.read.format("penstock").option("nameserver", node.address).option("topic", topic).load()
     archived = read_archive(spark, root)
-    assert archived.schema == live.schema
+    # Spark lets every column of a file be null, whatever the file says.
+    assert archived.schema.simpleString() == live.schema.simpleString()
     assert sorted(map(str, archived.collect())) == sorted(map(str, live.collect()))
 
 

@@ -11,7 +11,7 @@ from penstock.client.scan import Scan
 from penstock.errors import PenstockError
 from penstock.spark.gaps import read_gaps
 from penstock.spark.reasons import reason_of
-from penstock.spark.schema import COLUMNS
+from penstock.spark.schema import COLUMNS, MAY_BE_NULL
 from tests.spark.retention import expiring_node
 
 
@@ -72,6 +72,31 @@ def test_every_column_is_there(spark, node, orders):
         row.store_time - datetime.now(UTC).replace(tzinfo=None)
     ) < timedelta(minutes=10)
     assert row.physical_offset >= 0
+
+
+def test_columns_that_are_never_null_say_so_and_a_schema_may_differ(spark, node, orders):
+    frame = read(spark, node, orders).load()
+    assert {field.name for field in frame.schema if field.nullable} == MAY_BE_NULL
+    mixed = "body binary NOT NULL, queue_id int, properties map<string,string> NOT NULL, keys string"
+    found = read(spark, node, orders).schema(mixed).load()
+    assert [field.nullable for field in found.schema] == [False, True, False, True]
+    assert found.count() == 200
+    assert found.where("body is null or queue_id is null").count() == 0
+    assert "may be null" in refused(
+        lambda: read(spark, node, orders).schema("keys string NOT NULL").load().count()
+    )
+
+
+def test_a_view_in_sql_reads_and_a_table_of_the_catalog_is_refused(spark, node, orders):
+    where = f"using penstock options (nameserver '{node.address}', topic '{orders}')"
+    spark.sql(f"create or replace temporary view seen {where}")
+    assert spark.sql("select count(*) from seen").first()[0] == 200
+    assert "CREATE TEMPORARY VIEW" in refused(lambda: spark.sql(f"create table kept {where}"))
+    spark.sql(f"create table named (body binary) {where}")
+    try:
+        assert "CREATE TEMPORARY VIEW" in refused(lambda: spark.table("named").count())
+    finally:
+        spark.sql("drop table named")
 
 
 def test_all_messages_once_and_in_order(spark, node, orders):

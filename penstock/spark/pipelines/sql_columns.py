@@ -46,11 +46,15 @@ Plan = Callable[[str], "DataFrame"]
 
 
 def stand_in(spark: SparkSession, topic: str) -> DataFrame:
-    """A table with the columns of a topic and no rows. An extra column that nobody can select names the topic."""
+    """A table with the columns of a topic and no rows. An extra column that nobody can select names the topic.
+
+    All columns may be null here: those that a query needs not become null, and Spark has no need of a column whose
+    values it counts when none can be null.
+    """
     from pyspark.sql import types
 
-    schema = message_schema()
-    marked = types.StructType([*schema.fields, types.StructField(MARK + topic, types.BooleanType())])
+    columns = [types.StructField(field.name, field.dataType) for field in message_schema().fields]
+    marked = types.StructType([*columns, types.StructField(MARK + topic, types.BooleanType())])
     return spark.createDataFrame(spark.sparkContext.emptyRDD(), marked).select(*COLUMNS)
 
 
