@@ -84,7 +84,8 @@ class Bench:
         store.append_group(requests)
         size = sum(request.size for request in requests)
         found = store.slice_for_transfer(requests[0].physical_offset, size)
-        assert found is not None and len(found) == size, "a segment ended within the group"
+        if found is None or len(found) != size:
+            raise AssertionError("a segment ended within the group")
         return bytes(found)
 
     def record_size(self, body_size: int, keys: bool) -> int:

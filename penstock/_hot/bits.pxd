@@ -44,7 +44,18 @@ cdef extern from *:
     static inline void penstock_put_own_i64(unsigned char *p, Py_ssize_t at, int64_t v) { memcpy(p + at, &v, 8); }
     static inline void penstock_copy(unsigned char *to, Py_ssize_t to_at, const unsigned char *from,
                                      Py_ssize_t from_at, Py_ssize_t count) {
-        memcpy(to + to_at, from + from_at, (size_t)count);
+        unsigned char *t = to + to_at;
+        const unsigned char *f = from + from_at;
+        /* Hosts, topics and properties are short: two moves that overlap are done before a call would begin. */
+        if (count >= 16 && count <= 64) {
+            if (count > 32) { memcpy(t + 16, f + 16, 16); memcpy(t + count - 32, f + count - 32, 16); }
+            memcpy(t, f, 16);
+            memcpy(t + count - 16, f + count - 16, 16);
+        } else if (count >= 8 && count < 16) {
+            memcpy(t, f, 8);
+            memcpy(t + count - 8, f + count - 8, 8);
+        } else
+            memcpy(t, f, (size_t)count);
     }
     static inline int penstock_same(const unsigned char *a, Py_ssize_t a_at, const unsigned char *b,
                                     Py_ssize_t b_at, Py_ssize_t count) {
