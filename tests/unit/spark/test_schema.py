@@ -58,7 +58,6 @@ def test_a_schema_may_let_more_be_null_and_batches_say_the_same() -> None:
     assert arrow_schema(names, nullable).equals(to_arrow_schema(schema, timezone="UTC"))
 
 
-
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
