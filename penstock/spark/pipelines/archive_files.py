@@ -118,7 +118,19 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
             f"an archive needs all columns; these are missing: {', '.join(missing)}",
             "read the topic without a schema of your own",
         )
-    return pa.schema([schema.field(name) for name in COLUMNS if name != "topic"])
+    return loose_schema(pa.schema([schema.field(name) for name in COLUMNS if name != "topic"]))
+
+
+def loose_schema(schema: pa.Schema) -> pa.Schema:
+    """The same with nulls allowed everywhere. All files of an archive have one schema, whatever the frame that was
+    archived promised of its columns; readers and merges need not compare."""
+    fields = []
+    for column in schema:
+        kind = column.type
+        if pa.types.is_map(kind):
+            kind = pa.map_(kind.key_type, kind.item_type)
+        fields.append(pa.field(column.name, kind))
+    return pa.schema(fields)
 
 
 def open_writer(sink: pa.NativeFile, schema: pa.Schema, settings: FileSettings) -> pq.ParquetWriter:
@@ -137,7 +149,10 @@ def open_writer(sink: pa.NativeFile, schema: pa.Schema, settings: FileSettings) 
 def write_group(writer: pq.ParquetWriter, batches: Sequence[pa.RecordBatch]) -> None:
     """These batches as one row group."""
     if batches:
-        table = pa.Table.from_batches(batches, writer.schema)
+        schema = writer.schema
+        table = pa.Table.from_batches(
+            [batch if batch.schema.equals(schema) else batch.cast(schema) for batch in batches], schema
+        )
         writer.write_table(table, row_group_size=table.num_rows)
 
 

@@ -161,9 +161,9 @@ def write_merged(root: Path, target: Path, merge: Merge, settings: FileSettings)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from penstock.spark.pipelines.archive_files import open_writer, sync_file, write_group
+    from penstock.spark.pipelines.archive_files import loose_schema, open_writer, sync_file, write_group
 
-    schema = pq.read_schema(root / merge.parts[0].path).remove_metadata()
+    schema = loose_schema(pq.read_schema(root / merge.parts[0].path))
     rows = 0
     with pa.OSFile(str(target), "wb") as sink, open_writer(sink, schema, settings) as writer:
         waiting: list[pa.RecordBatch] = []

@@ -11,8 +11,10 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
 
 from penstock.errors import OptionError
+from penstock.spark.batches import arrow_schema
 from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles, cut, file_schema
 from penstock.spark.pipelines.archive_names import StagedFile
+from penstock.spark.schema import MAY_BE_NULL, PROPERTY_VALUES
 from tests.unit.spark.archive_rows import NOON, SCHEMA, batch_of, places
 
 
@@ -57,6 +59,22 @@ def test_days_are_of_utc_and_change_at_midnight(tmp_path: Path) -> None:
 def test_a_time_before_1970_has_a_day_too(tmp_path: Path) -> None:
     staged = stage(tmp_path, batch_of(places(0, [0], at=datetime(1969, 12, 31, 23, tzinfo=UTC))))
     assert staged[0].file.day == "1969-12-31"
+
+
+def test_what_a_frame_promises_of_its_columns_changes_no_file(tmp_path: Path) -> None:
+    """Files of an archive are alike: neither a reader nor a merge meets two schemas."""
+    rows = batch_of(places(0, range(3)))
+    columns = rows.schema.names
+    made = []
+    for name, nullable in (("loose", {*columns, PROPERTY_VALUES}), ("strict", MAY_BE_NULL)):
+        schema = arrow_schema(columns, nullable)
+        files = StagedFiles(tmp_path / name, "task", FileSettings(), schema)
+        files.write(rows.cast(schema))
+        (staged,) = files.finish()
+        made.append(pq.read_table(tmp_path / name / staged.staged))
+    assert made[0].schema == made[1].schema
+    assert all(field.nullable for field in made[1].schema)
+    assert made[0].to_pylist() == made[1].to_pylist()
 
 
 def test_batches_of_one_queue_go_to_one_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import StoreFormatError, StoreLockedError
@@ -27,6 +28,7 @@ from penstock.spark.pipelines.compaction import (
     write_merged,
 )
 from penstock.spark.pipelines.parquet_tree import ParquetTree
+from penstock.spark.schema import MAY_BE_NULL
 from penstock.testing import FaultyDisk, PowerLostError
 from tests.unit.spark.archive_rows import SCHEMA, batch_of, places, read_plain
 
@@ -128,6 +130,20 @@ def test_files_that_stay_are_the_same_files(tmp_path: Path) -> None:
         name: inode for name, inode in before.items() if "-a-0-" in name
     }
     assert stranger.read_text() == "mine"
+
+
+def test_parts_that_promise_different_things_of_their_columns_are_merged(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    root.mkdir()
+    archive_of(root, 2, rows=2)
+    before = read_plain(root)
+    (merge, *_) = plan_merges(files_of(ParquetTree(root).load()), 1 << 20)
+    strict = root / merge.parts[1].path
+    rows = pq.read_table(strict, partitioning=None)
+    must = pa.schema([field.with_nullable(field.name in MAY_BE_NULL) for field in rows.schema])
+    pq.write_table(rows.cast(must), strict)
+    _write_and_publish(root, [merge])
+    assert read_plain(root) == before
 
 
 def _write_and_publish(root: Path, merges: list[Merge], runtime: Runtime | None = None) -> None:
