@@ -9,8 +9,8 @@ by Spark from the same source, snappy), the upper bound; and a Python source tha
 prunes columns of Parquet by itself and never those of a Python source, so the aggregation names its two columns
 in the schema; a line without that shows what forgetting it costs. `decoding` is the decoder alone, one core.
 
-Bodies are noise, which Parquet stores as it is: the hardest rival. With `--bodies orders` they are JSON, which Snappy
-packs and unpacks, and one more aggregation reads a field of them.
+Bodies are noise, with which Snappy has little to do: the hardest rival. With `--bodies orders` they are JSON, which
+it packs and unpacks, and one more aggregation reads a field of them.
 """
 
 from __future__ import annotations

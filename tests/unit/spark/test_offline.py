@@ -108,6 +108,19 @@ def test_a_clean_store(store: MessageStore) -> None:
     assert snapshot(store.path) == before
 
 
+def test_one_entry_that_claims_too_much_does_not_change_the_size_of_rows(store: MessageStore) -> None:
+    queues = {("orders", "", 0): (0, 167)}
+    store.close()
+    with OfflineStore(store.path) as offline:
+        before = offline.row_bytes(queues)
+    file = sorted((store.path / "consumequeue" / "orders" / "0").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    data[28:32] = (1 << 30).to_bytes(4, "big")
+    file.write_bytes(data)
+    with OfflineStore(store.path) as offline:
+        assert offline.row_bytes(queues) == before
+
+
 def test_all_columns_of_one_message(store: MessageStore) -> None:
     store.close()
     with OfflineStore(store.path) as offline:
