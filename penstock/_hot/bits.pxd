@@ -12,6 +12,7 @@ cdef extern from *:
     #include <string.h>
     #include <errno.h>
     #include <unistd.h>
+    #include <sys/uio.h>
     #if defined(__x86_64__) && defined(__GNUC__)
     #include <immintrin.h>
     #define PENSTOCK_FOLD 1
@@ -314,14 +315,35 @@ cdef extern from *:
         memmove(p + to, p + from, (size_t)count);
     }
 
-    static inline int penstock_write_all(int fd, const unsigned char *p, Py_ssize_t count, int64_t position) {
+    /* Bytes of a file that get their pages in one step: see `write_ahead` in bits.py. */
+    #define PENSTOCK_AHEAD 131072
+    static unsigned char penstock_zeros[PENSTOCK_AHEAD];
+
+    static inline int penstock_write_ahead(int fd, const unsigned char *p, Py_ssize_t count, int64_t position,
+                                           int64_t room) {
+        struct iovec parts[2];
+        int64_t filled = (position + PENSTOCK_AHEAD - 1) / PENSTOCK_AHEAD * PENSTOCK_AHEAD;
+        int64_t zeros = 0;
+        if (position + count > filled) {
+            zeros = PENSTOCK_AHEAD - (position + count) % PENSTOCK_AHEAD;
+            if (zeros == PENSTOCK_AHEAD) zeros = 0;
+            if (zeros > room - count) zeros = room - count;
+        }
         while (count > 0) {
-            ssize_t done = pwrite(fd, p, (size_t)count, (off_t)position);
+            ssize_t done;
+            if (zeros > 0) {
+                parts[0].iov_base = (void *)p; parts[0].iov_len = (size_t)count;
+                parts[1].iov_base = penstock_zeros; parts[1].iov_len = (size_t)zeros;
+                done = pwritev(fd, parts, 2, (off_t)position);
+            } else {
+                done = pwrite(fd, p, (size_t)count, (off_t)position);
+            }
             if (done < 0) {
                 if (errno == EINTR) continue;
                 return errno ? errno : EIO;
             }
             p += done; count -= done; position += done;
+            zeros = 0;
         }
         return 0;
     }
@@ -355,8 +377,8 @@ cdef extern from *:
                                            int32_t seed) noexcept nogil
     void prefetch "penstock_prefetch"(object target) noexcept
     void prefetch_at "penstock_prefetch_at"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
-    int write_all "penstock_write_all"(int fd, const unsigned char *p, Py_ssize_t count,
-                                       int64_t position) noexcept nogil
+    int write_ahead "penstock_write_ahead"(int fd, const unsigned char *p, Py_ssize_t count, int64_t position,
+                                           int64_t room) noexcept nogil
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 

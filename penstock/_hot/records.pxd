@@ -1,6 +1,6 @@
 from penstock._hot.bits cimport (
     copy_bytes, copy_crc31, crc31, find_byte, get_i16, get_i32, get_u8, prefetch, put_i16, put_i32,
-    put_i64, put_u8, write_all,
+    put_i64, put_u8, write_ahead,
 )
 from penstock._hot.layout cimport BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SEAL_SIZE
 from penstock._hot.queues cimport QueueState

@@ -36,7 +36,7 @@ if not cython.compiled:
         put_i32,
         put_i64,
         put_u8,
-        write_all,
+        write_ahead,
     )
     from penstock._hot.layout import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SEAL_SIZE
     from penstock._hot.queues import QueueState
@@ -168,9 +168,10 @@ class RecordBuilder:
         """One write of the run; 0 or the error's number. Other threads run meanwhile."""
         data: cython.p_uchar = self.buffer
         size: cython.Py_ssize_t = self.used
+        room: cython.longlong = self.room
         error: cython.int
         with cython.nogil:
-            error = write_all(fd, data, size, position)
+            error = write_ahead(fd, data, size, position, room)
         return error
 
     def add_all(self, requests: Sequence[AppendRequest], first: int) -> int:
