@@ -38,8 +38,10 @@ class Verified:
     def problems(self, rows: int, content: int, *, ordered: bool) -> list[str]:
         """What is wrong, in words; nothing if all of `rows` are there once, unchanged and in order."""
         found = []
-        if self.rows < rows:
-            found.append(f"{rows - self.rows:,} of {rows:,} rows are not in the target")
+        if self.rows != rows:
+            off = f"{abs(rows - self.rows):,}"
+            less, more = f"{off} of {rows:,} rows are not", f"{off} rows more than the {rows:,} sent are"
+            found.append(f"{less if self.rows < rows else more} in the target")
         if self.rows > self.origins:
             found.append(f"{self.rows - self.origins:,} rows are there twice")
         if self.rows == rows and self.content != content:
