@@ -27,6 +27,7 @@ from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -49,6 +50,8 @@ RETRY_MS = 60_000
 BACKOFF_MS = (20, 50, 100, 200, 500)
 COMMITS_AT_ONCE = 256
 TOPICS_AT_ONCE = 64
+# No message of any log begins there.
+NOWHERE = -1
 # Patterns that begin so are meant for topics that the system made.
 INTERNAL_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_")
 _STATUSES = {
@@ -93,6 +96,8 @@ class AsyncScan:
         self._instance: ClientInstance | None = None
         self._acquiring = asyncio.Lock()
         self._pulls: dict[str, asyncio.Task[PullConnection]] = {}
+        # Groups that tools find, with the names of brokers.
+        self._listed: set[tuple[str, str]] = set()
         # Where bodies of answers lie; whoever is done with one may give it back.
         self.buffers = Buffers()
 
@@ -329,6 +334,9 @@ class AsyncScan:
         for at in range(0, len(items), COMMITS_AT_ONCE):
             some = items[at : at + COMMITS_AT_ONCE]
             await _all(*(self._commit(group, queue, offset) for queue, offset in some))
+        places = {queue.broker: queue for queue in offsets if (group, queue.broker) not in self._listed}
+        if places:
+            await _all(*(self._list(group, queue) for queue in places.values()))
 
     async def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         client = await self._client()
@@ -342,6 +350,8 @@ class AsyncScan:
         async def ask(address: str) -> None:
             answer = await call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
             unknown = answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            if unknown:
+                self._listed.discard((group, queue.broker))
             if unknown or (answer.code == ResponseCode.SUCCESS and answer.remark):
                 # A pull makes a group known where groups are created on demand, and picks up a reset that an
                 # operator asked for, before which no offset is taken.
@@ -351,6 +361,27 @@ class AsyncScan:
             check(answer)
 
         await self._surely(queue, f"committing {queue} of group {group}", ask, frozenset(), retry_ms=0)
+
+    async def _list(self, group: str, queue: QueueId) -> None:
+        """Have the broker of a queue make the group's retry topic, by which RocketMQ's tools find groups and their
+        brokers. A heartbeat would do that too, and make this reader a member to which consumers leave queues. So a
+        message is sent back that there is not: the broker looks for it after it has made the topic."""
+        client = await self._client()
+        header = ConsumerSendMsgBackRequestHeader(offset=NOWHERE, group=group, delay_level=0)
+
+        async def ask(address: str) -> None:
+            command = Command(int(RequestCode.CONSUMER_SEND_MSG_BACK), header.encode())
+            answer = await client.call(address, command)
+            if answer.code != ResponseCode.SYSTEM_ERROR:  # "there is no such message"
+                check(answer)
+
+        try:
+            await self._surely(queue, f"listing group {group} at {queue}", ask, frozenset(), retry_ms=0)
+        except PenstockError as error:
+            # The offsets are committed, which is what was asked for; the next commit tries it again.
+            logger.info("tools may not find group %s at %s yet: %s", group, queue.broker, error)
+        else:
+            self._listed.add((group, queue.broker))
 
 
 def _pull_fields(

@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 import penstock
+from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
 from penstock.client.pull_connection import PullConnection
 from penstock.client.received import decode_records
@@ -18,9 +20,12 @@ from penstock.errors import (
     OptionError,
     RouteNotFoundError,
 )
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.remoting import TlsOptions
 from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
 from tests.unit.client.consuming import until
+from tests.unit.spark.guarded_node import SECRETS, guarded_node
 
 
 @pytest.fixture
@@ -264,6 +269,108 @@ def test_a_reset_by_an_operator_does_not_stop_commits(scan, address):
         admin.reset_offsets("spark", "T", "first")
         scan.commit("spark", {queue: 7})
         assert admin.offsets("spark", "T") == {queue.queue: 7}
+
+
+def retry_topics(admin) -> list[str]:
+    return [name for name in admin.list_topics(internal=True) if name.startswith("%RETRY%")]
+
+
+def until_retry_topics(admin, *names) -> None:
+    """The name server learns of them a moment after the broker has made them."""
+    until(lambda: retry_topics(admin) == list(names))
+
+
+def count_calls(monkeypatch, code) -> list[str]:
+    """Addresses that were sent requests of a code, from now on."""
+    asked: list[str] = []
+    call = ClientInstance.call
+
+    async def counted(self, address, command, *others):
+        if command.code == code:
+            asked.append(address)
+        return await call(self, address, command, *others)
+
+    monkeypatch.setattr(ClientInstance, "call", counted)
+    return asked
+
+
+def test_a_group_that_only_commits_is_found_by_its_retry_topic_and_has_no_members(scan, address, monkeypatch):
+    """RocketMQ's tools list groups, and find their brokers, by these topics."""
+    asked = count_calls(monkeypatch, RequestCode.CONSUMER_SEND_MSG_BACK)
+    fill(address, "T", 10, queues=2)
+    first, second = scan.queues("T")
+    scan.commit("spark", {first: 5, second: 3})
+    with penstock.Admin(address) as admin:
+        until_retry_topics(admin, "%RETRY%spark")
+        assert admin.describe_topic("%RETRY%spark").messages == 0
+        described = admin.describe_group("spark")
+        assert (described.members, described.lag) == ((), 2)
+        assert {item.queue.topic for item in described.progress} == {"T"}
+    scan.commit("spark", {first: 5, second: 4})
+    assert asked == [first.address], "once for all queues of a broker, and not again"
+    scan.commit("other", {first: 1})
+    with penstock.Admin(address) as admin:
+        until_retry_topics(admin, "%RETRY%other", "%RETRY%spark")
+
+
+def test_consumers_of_the_group_keep_their_queues(scan, address):
+    fill(address, "T", 4, queues=2)
+    with penstock.Consumer(address, "shared", start_from="first") as consumer:
+        consumer.subscribe("T")
+        until(lambda: len(consumer.assignment) == 3)  # with the queue for retries
+        with penstock.Admin(address) as admin:
+            before = admin.describe_group("shared").members
+            assert len(before) == 1
+            scan.commit("shared", {scan.queues("T")[0]: 1})
+            assert admin.describe_group("shared").members == before
+        assert len(consumer.assignment) == 3
+
+
+def test_a_group_that_was_deleted_is_found_again_after_the_next_commit(scan, address):
+    fill(address, "T", 10)
+    queue = scan.queues("T")[0]
+    scan.commit("spark", {queue: 1})
+    with penstock.Admin(address) as admin:
+        until_retry_topics(admin, "%RETRY%spark")
+        admin.delete_group("spark")
+        admin.delete_topic("%RETRY%spark")
+        assert retry_topics(admin) == []
+        scan.commit("spark", {queue: 2})
+        until_retry_topics(admin, "%RETRY%spark")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_who_may_consume_for_a_group_may_list_it(tmp_path):
+    with guarded_node(tmp_path) as node:
+        node.admin.create_topic("in-1", 1)
+        node.send("in-1", [b"0", b"1"])
+        keys = {"access_key": "spark", "secret_key": SECRETS["spark"]}
+        with Scan(node.address, tls=TlsOptions(trusted=node.certificate), **keys) as scan:
+            scan.commit("spark", {scan.queues("in-1")[0]: 1})
+        until_retry_topics(node.admin, "%RETRY%spark")
+        assert node.admin.describe_group("spark").lag == 1
+
+
+def test_offsets_count_where_a_group_cannot_be_listed(scan, address, monkeypatch):
+    """A broker that takes no messages makes no topic for them; the next commit tries it again."""
+    fill(address, "T", 10)
+    queue = scan.queues("T")[0]
+    call = ClientInstance.call
+    refusing = True
+
+    async def refused(self, address, command, *others):
+        if refusing and command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return command.answer(ResponseCode.NO_PERMISSION, "it accepts no messages")
+        return await call(self, address, command, *others)
+
+    monkeypatch.setattr(ClientInstance, "call", refused)
+    scan.commit("spark", {queue: 1})
+    with penstock.Admin(address) as admin:
+        assert admin.offsets("spark", "T") == {queue.queue: 1}
+        assert retry_topics(admin) == []
+        refusing = False
+        scan.commit("spark", {queue: 2})
+        until_retry_topics(admin, "%RETRY%spark")
 
 
 def test_reading_leaves_no_trace_in_groups(scan, address):
