@@ -1,4 +1,4 @@
-"""Replays of a part of the time: of a topic, a store directory or an archive exactly what was stored in it arrives."""
+"""Replays of a part of the time: exactly what was stored in it arrives, of a topic, a store or an archive."""
 
 import json
 import time
