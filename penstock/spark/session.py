@@ -87,7 +87,7 @@ def session(
         from penstock.spark.java import find_java
 
         find_java()
-    with _environment(_variables(is_local(master))), _standard_error_to(log):
+    with _environment(_variables(is_local(master), submitted)), _standard_error_to(log):
         return builder.getOrCreate()
 
 
@@ -194,12 +194,16 @@ def _reuse(running: SparkSession, master: str | None, wanted: Mapping[str, str])
 # -- the processes that start -------------------------------------------------------------------------------------
 
 
-def _variables(local: bool) -> dict[str, str]:
+def _variables(local: bool, submitted: bool = False) -> dict[str, str]:
     """What the JVM and through it the Python workers must find in their environment."""
     found = {"PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable}
     if local:
         found["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or LOOPBACK
         found["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    elif not submitted:
+        # Spark runs sources that it finds with the driver's interpreter, but those that are registered, as the
+        # archive's sink, and functions with this one, else with whatever `python3` is there. Both are to be the same.
+        found["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or found["PYSPARK_DRIVER_PYTHON"]
     paths = [str(WORKER_SITE), *_source_tree(), os.environ.get("PYTHONPATH", "")]
     found["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return found
