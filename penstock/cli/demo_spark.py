@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from penstock.spark.running import Stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.audit_result import Finding
 
 QUERIES_SETTLE_S = 60.0
 LOOK_S = 0.25
@@ -276,13 +280,7 @@ class SparkChapters:
         rows = [(item.kind, item.severity, item.count, item.text) for item in result.findings]
         self._telling.table(("Finding", "", "Count", "What"), rows, right=("Count",))
         self._say(f"{result.rows:,} messages looked at; the report: {result.files.get('report', out)}")
-        counts: dict[tuple[str, str], int] = {(item.kind, item.topic): item.count for item in result.findings}
-        self.books.compare(
-            "audit: offsets missing", 0, sum(n for (kind, _), n in counts.items() if kind == "gaps")
-        )
-        self.books.compare(
-            "audit: orders sent twice", self._plan.twice, counts.get(("duplicate-keys", ORDERS), 0)
-        )
+        compare_findings(self.books, self._plan, result.findings)
 
     def _sql(self, spark: SparkSession) -> None:
         from penstock.spark.pipelines.sql import sql
@@ -293,19 +291,50 @@ class SparkChapters:
         )
         places = {"nameserver": self._nameserver, "archive": str(archive), "spark": spark}
         query = (
-            "select tags as channel, count(*) as messages, count(distinct keys) as orders, "
+            "select tags as channel, count(*) as messages, "
+            "count(distinct broker, queue_id, queue_offset) as places, count(distinct keys) as orders, "
             "min(store_time) as first, max(store_time) as last from orders group by tags order by tags"
         )
         self._telling.command(f'penstock sql --archive {archive} "{query}"')
         frame = sql(query, **places)
         found = frame.collect()
         rows = [[_cell(value) for value in row] for row in found]
-        self._telling.table(frame.columns, rows, right=("messages", "orders"))
-        counted = sum(row["messages"] for row in found)
-        self._say(
-            f"{counted:,} messages, {self._archived:,} of them from the archive; none twice, none left out"
-        )
-        self.books.compare("messages by SQL", self._plan.in_all, counted)
+        self._telling.table(frame.columns, rows, right=("messages", "places", "orders"))
+        messages, places = (sum(row[name] for row in found) for name in ("messages", "places"))
+        self._say(sql_text(messages, places, self._archived, self._plan.in_all))
+        self.books.compare("messages by SQL", self._plan.in_all, messages)
+        self.books.compare("places in queues by SQL", self._plan.in_all, places)
+
+
+def compare_findings(books: Books, plan: Plan, findings: Iterable[Finding]) -> None:
+    """What the audit must have found, and what it must not have. There may be several findings of a kind about one
+    topic: dead letters are told by their reasons."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for item in findings:
+        counts[item.kind, item.topic] += item.count
+
+    def of_kind(kind: str) -> int:
+        return sum(count for (found, _), count in counts.items() if found == kind)
+
+    twice = counts["duplicate-keys", ORDERS]
+    books.compare("audit: offsets missing", 0, of_kind("gaps"))
+    books.compare("audit: messages stored twice", 0, of_kind("duplicate-ids"))
+    books.compare("audit: orders sent twice", plan.twice, twice)
+    books.compare("audit: others sent twice", 0, of_kind("duplicate-keys") - twice)
+    books.compare("audit: dead letters", plan.poisoned, of_kind("dead-letters"))
+
+
+def sql_text(messages: int, places: int, archived: int, planned: int) -> str:
+    """What SQL over archive and log found: rows, and the different places in queues that they are of."""
+    twice, left_out = messages - places, planned - places
+    return (
+        f"{messages:,} messages, {archived:,} of them from the archive; {_number(twice)} twice, "
+        f"{_number(max(left_out, 0))} left out"
+    )
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "none"
 
 
 def messages_of(admin: Admin, topic: str) -> int:

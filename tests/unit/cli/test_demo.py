@@ -1,20 +1,26 @@
 """The demonstration tells the truth: it passes on a store that keeps its promises and fails on one that does not."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from penstock.cli import demo_store
-from penstock.cli.demo_orders import CHANNELS, is_flaky, make_plan, read_order
+from penstock.cli.demo_orders import CHANNELS, Plan, is_flaky, make_plan, read_order
 from penstock.cli.demo_store import Acknowledged, StoreChapters, Survival
 from penstock.cli.main import root
 from penstock.store import MessageStore
 from tests.unit.cli.sample_stores import write_store
+
+if TYPE_CHECKING:
+    from penstock.cli.demo_spark import Books
 
 
 def run_demo(directory: Path, *arguments: object, columns: int = 120):
@@ -207,6 +213,60 @@ def test_what_the_books_do_not_show_alike_fails_the_demonstration() -> None:
     assert books.is_balanced
     books.compare("b", 1, 2)
     assert not books.is_balanced
+
+
+def audited(plan: Plan, *more: tuple[str, str, int]) -> Books:
+    """The books after an audit that found what was planned, and more."""
+    from penstock.cli.demo_spark import Books, compare_findings
+    from penstock.spark.pipelines.audit_result import Finding
+
+    books = Books()
+    # Dead letters with two reasons are two findings about one topic.
+    found = (
+        ("duplicate-keys", "orders", plan.twice),
+        ("dead-letters", "orders", plan.poisoned - 1),
+        ("dead-letters", "orders", 1),
+        ("late", "orders", 17),
+    )
+    compare_findings(
+        books, plan, [Finding(kind, "", topic, count, "", "") for kind, topic, count in (*found, *more)]
+    )
+    return books
+
+
+def test_an_audit_that_found_what_was_planned_balances_the_books() -> None:
+    books = audited(make_plan(4))
+    assert books.is_balanced
+    assert ("audit: dead letters", make_plan(4).poisoned, make_plan(4).poisoned) in books.rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"),
+    [
+        ("gaps", "orders"),
+        ("duplicate-ids", "order-totals"),
+        ("duplicate-keys", "orders"),
+        ("duplicate-keys", "order-totals"),
+        ("dead-letters", "orders-poison"),
+    ],
+)
+def test_an_audit_that_found_one_more_fails_the_demonstration(kind: str, topic: str) -> None:
+    assert not audited(make_plan(4), (kind, topic, 1)).is_balanced
+
+
+@pytest.mark.parametrize(
+    ("messages", "places", "said"),
+    [
+        (1_000, 1_000, "none twice, none left out"),
+        (1_003, 1_000, "3 twice, none left out"),
+        (999, 998, "1 twice, 2 left out"),
+    ],
+)
+def test_what_sql_counted_is_told_as_it_was_found(messages: int, places: int, said: str) -> None:
+    from penstock.cli.demo_spark import sql_text
+
+    text = sql_text(messages, places, 400, 1_000)
+    assert text == f"{messages:,} messages, 400 of them from the archive; {said}"
 
 
 def test_without_java_the_demonstration_says_so_at_once(
