@@ -27,8 +27,6 @@ from tests.unit.client.consuming import until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Several runs of Spark in a test.
-pytestmark = pytest.mark.timeout(180)
 GROUP = "penstock-archive"
 QUEUES = 2
 # Messages of each queue in a round of sending: some segments of 128 messages.
