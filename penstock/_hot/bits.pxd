@@ -340,6 +340,7 @@ cdef extern from *:
             }
             if (done < 0) {
                 if (errno == EINTR) continue;
+                if (zeros > 0) { zeros = 0; continue; } /* without the zeros it may fit */
                 return errno ? errno : EIO;
             }
             p += done; count -= done; position += done;

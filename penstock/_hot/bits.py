@@ -147,12 +147,14 @@ def write_ahead(fd: int, p: Any, count: int, position: int, room: int) -> int:
     view = memoryview(p)[:count]
     done = zeros = 0
     if position + count > -(-position // AHEAD_BYTES) * AHEAD_BYTES:
-        zeros = min(-(position + count) % AHEAD_BYTES, room - count)
-    try:
-        # A short write is how a disk that fills up says so: the next call brings the error itself.
-        while done < count:
+        zeros = max(0, min(-(position + count) % AHEAD_BYTES, room - count))
+    # A short write is how a disk that fills up says so: the next call brings the error itself.
+    while done < count:
+        try:
             done += os.pwritev(fd, [view[done:], memoryview(_ZEROS)[:zeros]], position + done)
-            zeros = 0
-    except OSError as failure:
-        return failure.errno or errno.EIO
+        except OSError as failure:
+            if not zeros:
+                return failure.errno or errno.EIO
+        # If they found no place, the records alone may.
+        zeros = 0
     return 0

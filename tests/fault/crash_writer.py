@@ -1,6 +1,6 @@
 """The process that the crash tests kill: appends until it dies, and tells what was acknowledged.
 
-Started as `python crash_writer.py`; waits for one line on its standard input, `FOLDER SEED FIRST MODE`, so that
+Started as `python crash_writer.py`; waits for one line on its standard input, `FOLDER SEED FIRST MODE KIB`, so that
 a test can have the next writer ready before the last one is dead. Writes a line `TOPIC QUEUE OFFSET SERIAL` for
 every message, only after its append was answered. Opens the folder by itself, so kills hit recovery too.
 """
@@ -21,9 +21,9 @@ from penstock.store import FlushMode, MessageStore, StoreOptions
 from tests.fault.store_checks import batch_of, message_of, place_of, small_options
 
 
-def options_of(mode: str) -> StoreOptions:
+def options_of(mode: str, segment_kib: int = 16) -> StoreOptions:
     return small_options(
-        segment_size_bytes=16 * 1024,
+        segment_size_bytes=segment_kib * 1024,
         queue_file_entries=32,
         index_slots=64,
         index_entries=100,
@@ -76,8 +76,8 @@ def append_some(store: MessageStore, entropy: SeededEntropy, serial: int) -> int
 def main() -> None:
     logging.disable(logging.WARNING)  # repairs are expected here; damage and failures are not
     tell(["ready"])
-    folder, seed, first, mode = sys.stdin.readline().split()
-    store = MessageStore.open(folder, options_of(mode))
+    folder, seed, first, mode, segment_kib = sys.stdin.readline().split()
+    store = MessageStore.open(folder, options_of(mode, int(segment_kib)))
     threading.Thread(target=keep_busy, args=(store,), daemon=True).start()
     tell(["open"])
     entropy, serial = SeededEntropy(int(seed)), int(first)

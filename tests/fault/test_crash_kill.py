@@ -25,6 +25,13 @@ ROUNDS_PER_FOLDER = 25
 ROUNDS_PER_CHECK = 5
 SERIALS_PER_ROUND = 1_000_000
 LIFE_MAX_S = 0.2
+# Small segments roll often. Large ones have room for the zeros that a write may leave behind the log's end.
+SEGMENT_KIB = (16, 512)
+
+
+def segment_kib_of(folder: Path) -> int:
+    """Folders, which are named by their first round, take turns."""
+    return SEGMENT_KIB[int(folder.name) // ROUNDS_PER_FOLDER % len(SEGMENT_KIB)]
 
 
 class Writer:
@@ -45,7 +52,7 @@ class Writer:
         assert process.stdout is not None
         if process.stdout.readline() != b"ready\n":
             pytest.fail(f"the writer did not start: {process.communicate()[1].decode()}")
-        process.stdin.write(f"{folder} {seed} {first} {mode}\n".encode())
+        process.stdin.write(f"{folder} {seed} {first} {mode} {segment_kib_of(folder)}\n".encode())
         process.stdin.flush()
         deadline = time.monotonic() + life_s
         os.set_blocking(process.stdout.fileno(), False)
@@ -73,7 +80,7 @@ class Writer:
 
 def check_folder(folder: Path, mode: str, ledger: Ledger, *, clean: bool) -> None:
     """Open the store here, check all of it, and leave it as a stop or as one more crash would."""
-    store = MessageStore.open(folder, options_of(mode), background=False)
+    store = MessageStore.open(folder, options_of(mode, segment_kib_of(folder)), background=False)
     try:
         shown = check_store(store, ledger)
         assert shown >= ledger.count
@@ -130,6 +137,7 @@ def chosen_seed() -> int:
 @pytest.mark.seed("S3-53")
 @pytest.mark.seed("S4-6")
 @pytest.mark.slow
+@pytest.mark.unforgiven("the next kills come at other moments")
 @pytest.mark.timeout(0)
 def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path, crash_rounds: int) -> None:
     acknowledged = kill_many_times(tmp_path, "sync", crash_rounds, chosen_seed())
@@ -142,6 +150,7 @@ def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path, 
 @pytest.mark.seed("S3-54")
 @pytest.mark.seed("S3-55")
 @pytest.mark.slow
+@pytest.mark.unforgiven("the next kills come at other moments")
 @pytest.mark.timeout(0)
 def test_crash_kill_under_async_flush_loses_nothing_written(tmp_path: Path, crash_rounds: int) -> None:
     """O-11: what a process wrote is in the page cache; only the machine can lose it."""

@@ -75,7 +75,10 @@ def test_crash_kill_of_a_replica_leaves_one_masters_log(
         for which in ("old", "new")
     }
     try:
-        for number in range(max(crash_rounds // 4, 4)):
+        rounds = max(crash_rounds // 4, 4)
+        for number in range(10 * rounds):
+            if number >= rounds and cuts:  # on a busy machine few replicas live until they are cut
+                break
             line = f"{tmp_path / 'masters'} {tmp_path / 'replica'} {branches.fork} {seed + number} {mode}\n"
             told = run_and_kill(line, entropy.fraction() * LIFE_MAX_S + 0.05)
             cuts += sum(step[0] == "cut" for step in told)

@@ -210,7 +210,7 @@ class PairMachine(RuleBasedStateMachine):
 
 
 TestReplicaModel = PairMachine.TestCase
-TestReplicaModel.settings = settings(settings.get_profile("default"), stateful_step_count=25, deadline=None)
+TestReplicaModel.settings = settings(stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(8))
