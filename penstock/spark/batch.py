@@ -120,7 +120,7 @@ class LiveReader(BatchReader):
         options = self._options
         with explaining(), Scan(options.nameserver, **options.access.settings()) as scan:
             slices = self._wanted(scan.offsets_by_time)
-        tasks = batch_tasks(slices, self._options.min_partitions, cores())
+        tasks = batch_tasks(slices, options.min_partitions, options.cores or cores())
         return [LivePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,12 +149,13 @@ class StoreReader(BatchReader):
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.offline import OfflineStore
 
-        with OfflineStore(self._options.path) as store:
+        options = self._options
+        with OfflineStore(options.path) as store:
             slices = self._wanted(_store_times(store))
             ranges = {(item.queue.topic, "", item.queue.queue_id): (item.start, item.end) for item in slices}
             total = sum(item.rows for item in slices)
             row_bytes = store.row_bytes(ranges)
-            count = batch_count(total, self._options.min_partitions, cores(), row_bytes)
+            count = batch_count(total, options.min_partitions, options.cores or cores(), row_bytes)
             return [StorePartition(part) for part in store.splits(ranges, count)] if count else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

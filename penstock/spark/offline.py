@@ -15,7 +15,6 @@ Runs on the driver. Never writes to the directory.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -151,15 +150,19 @@ class OfflineStore:
         return partitions
 
     def row_bytes(self, ranges: Ranges) -> int:
-        """About how large a record is, by some of every queue. The middle one: an entry that is damaged and claims a
-        gigabyte must not turn every row into a task."""
-        sizes = []
+        """About how large a record is, by some of every queue, each queue counted by its rows. All of them together
+        are no larger than the log: a damaged entry that claims a gigabyte must not turn every row into a task."""
+        rows = total = 0
         each = max(1, ROWS_SAMPLED // max(1, len(ranges)))
         for key, (start, end) in ranges.items():
             queue, step = self._queue(key), max(1, (end - start) // each)
             entries = (queue.entry(offset) for offset in range(start, end, step))
-            sizes += [entry.size for entry in entries if entry and entry.is_valid and not entry.is_filler]
-        return statistics.median_low(sizes) if sizes else 1
+            sizes = [entry.size for entry in entries if entry and entry.is_valid and not entry.is_filler]
+            if sizes:
+                rows += end - start
+                total += sum(sizes) * (end - start) // len(sizes)
+        log = self._store().log
+        return max(1, min(total, log.max_offset - log.min_offset) // rows) if rows else 1
 
     def _cuts(self, ranges: Ranges, count: int) -> list[int]:
         """Log positions between partitions, ascending."""

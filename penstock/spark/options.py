@@ -57,8 +57,10 @@ class ReadOptions:
     max_rows_per_trigger: int = 0
     # Streams: about so many bytes of stored records in a micro-batch; 0: no limit.
     max_bytes_per_trigger: int = 0
-    # At least so many tasks, if there are as many rows; big ranges are split for it. 0: as many as cores are used.
+    # At least so many tasks, if there are as many rows; big ranges are split for it. 0: by rows and cores.
     min_partitions: int = 0
+    # How many tasks run at once; 0: as many as the driver's machine has cores.
+    cores: int = 0
     # Consumer group to which a stream's progress is committed.
     group: str = ""
     # Messages with one of these tags only, `A || B`.
@@ -249,6 +251,7 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "max_rows_per_trigger": ("maxRowsPerTrigger", _number(1, INT64_MAX)),
     "max_bytes_per_trigger": ("maxBytesPerTrigger", _number(1, INT64_MAX)),
     "min_partitions": ("minPartitions", _number(1, 100_000)),
+    "cores": ("cores", _number(1, 100_000)),
     "group": ("group", _text),
     "tags": ("tags", _tags),
     "key": ("key", _text),

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError, PenstockError
 from penstock.spark import needs_extra
@@ -107,6 +107,17 @@ def active(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def messages_reader(spark: SparkSession, *, stream: bool = False) -> Any:
+    """A reader of `penstock` that knows how many tasks this session runs at once. The source plans in a process of
+    its own, which sees the driver's machine and nothing of a cluster."""
+    reader: Any = (spark.readStream if stream else spark.read).format("penstock")
+    try:
+        at_once = spark.sparkContext.defaultParallelism
+    except (AttributeError, NotImplementedError):  # Spark Connect
+        return reader
+    return reader.option("cores", str(at_once))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------

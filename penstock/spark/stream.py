@@ -158,7 +158,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[LivePartition]:
         tracker = self._started()
         slices = check_beginnings(tracker.slices(start, end), tracker.known_ranges(), self._gaps)
-        tasks = stream_tasks(slices, self._options.min_partitions, cores())
+        tasks = stream_tasks(slices, self._options.min_partitions, self._options.cores or cores())
         return [LivePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

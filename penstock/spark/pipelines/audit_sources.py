@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
 from penstock.spark.access_options import access_options
+from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -281,7 +282,7 @@ def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], pat
             return spark.createDataFrame([], schema)
         # A queue that is not named would be read whole. Its end is there for longer than its beginning.
         wanted = ranges if part is None else {k: part.get(k, (r[1], r[1])) for k, r in ranges.items()}
-        reader = spark.read.format("penstock").schema(schema).options(**options).option("topic", topics)
+        reader = messages_reader(spark).schema(schema).options(**options).option("topic", topics)
         reader = reader.option("startingPosition", positions_json({k: r[0] for k, r in wanted.items()}))
         reader = reader.option("endingPosition", positions_json({k: r[1] for k, r in wanted.items()}))
         return reader.load(path) if path else reader.load()

@@ -33,6 +33,7 @@ from penstock.spark.pipelines.parquet_tree import BESIDE, ParquetTree, TreeChang
 from penstock.spark.progress import Report, ignore
 from penstock.spark.running import OnFailure, Run, Stop, run
 from penstock.spark.schema import COLUMNS, message_schema
+from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -157,7 +158,7 @@ def compact(
 
 def _start(spark: SparkSession, job: CompactJob, table: LatestTable) -> Any:
     table.prepare()
-    frame = spark.readStream.format("penstock").options(**job.source()).load()
+    frame = messages_reader(spark, stream=True).options(**job.source()).load()
     keyed(frame, job.key)  # an expression that Spark does not understand is told now
     writer = frame.writeStream.foreachBatch(table.take).option("checkpointLocation", job.checkpoint_place)
     if job.once:

@@ -32,6 +32,7 @@ from penstock.spark.pipelines.seam import Layer, Range, Span, plan
 from penstock.spark.pipelines.sql_columns import columns_needed, stand_in
 from penstock.spark.positions import parse_time, sorted_offsets
 from penstock.spark.schema import COLUMNS, message_schema
+from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,7 +220,7 @@ class TopicTables:
         }
         if self.places.on_gap == "report":
             options["gapTable"] = self.places.gap_table
-        reader = self.spark.read.format("penstock")
+        reader = messages_reader(self.spark)
         if self.places.store:
             frame = reader.options(**options).load(str(Path(self.places.store).absolute()))
         else:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.spark.pipelines.file_sections import did_you_mean
 from penstock.spark.pipelines.stream_file import PipelineFile, Shaping, Sink, Source, Step
 from penstock.spark.reasons import reason_of
+from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,8 +122,8 @@ class Built:
         schema = message_schema(columns)
         if self._stand_ins:
             return self._spark.createDataFrame([], schema) if source.is_static else self._empty_stream(schema)
-        reader: Any = self._spark.read if source.is_static else self._spark.readStream
-        reader = reader.format("penstock").options(**source.options).schema(schema)
+        reader = messages_reader(self._spark, stream=not source.is_static)
+        reader = reader.options(**source.options).schema(schema)
         return reader.load(source.path) if source.path else reader.load()
 
     def _parsed(self, source: Source) -> tuple[DataFrame, DataFrame]:

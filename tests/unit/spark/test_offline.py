@@ -108,17 +108,33 @@ def test_a_clean_store(store: MessageStore) -> None:
     assert snapshot(store.path) == before
 
 
-def test_one_entry_that_claims_too_much_does_not_change_the_size_of_rows(store: MessageStore) -> None:
+def test_rows_that_claim_too_much_are_no_larger_than_the_log(store: MessageStore) -> None:
     queues = {("orders", "", 0): (0, 167)}
+    log_bytes = store.log.max_offset - store.log.min_offset
     store.close()
-    with OfflineStore(store.path) as offline:
-        before = offline.row_bytes(queues)
     file = sorted((store.path / "consumequeue" / "orders" / "0").iterdir())[1]
     data = bytearray(file.read_bytes())
     data[28:32] = (1 << 30).to_bytes(4, "big")
     file.write_bytes(data)
     with OfflineStore(store.path) as offline:
-        assert offline.row_bytes(queues) == before
+        assert offline.row_bytes(queues) == log_bytes // 167
+
+
+def test_the_size_of_rows_is_their_mean_and_queues_count_by_their_rows(tmp_path: Path) -> None:
+    """So that as many tasks are planned as there are bytes, however few of the rows have most of them."""
+    small, large = 200, 1000
+    with MessageStore.open(tmp_path / "store", OPTIONS, background=False) as store:
+        for number in range(90):
+            store.append(Message("orders", b"s" * (small if number % 3 else large)), 0)
+        for _ in range(10):
+            store.append(Message("orders", b"l" * large), 1)
+        log_bytes = store.log.max_offset
+    with OfflineStore(store.path) as offline:
+        found = offline.row_bytes(offline.queues(["orders"]))
+    overhead = 91 + len("orders")
+    mean = (60 * small + 40 * large) // 100 + overhead
+    assert abs(found - mean) <= 2
+    assert found * 100 <= log_bytes
 
 
 def test_all_columns_of_one_message(store: MessageStore) -> None:

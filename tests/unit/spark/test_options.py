@@ -36,6 +36,7 @@ def test_names_are_case_insensitive_and_values_are_read():
             "maxRowsPerTrigger": "1000",
             "MAXBYTESPERTRIGGER": "2000",
             "minPartitions": "3",
+            "cores": "40",
             "group": "g",
             "tags": "A || B||A",
             "key": "k",
@@ -56,6 +57,7 @@ def test_names_are_case_insensitive_and_values_are_read():
     assert found.starting_position.kind is PositionKind.LATEST
     assert found.ending_position.offsets == (("orders-1/b/0", 5),)
     assert (found.max_rows_per_trigger, found.max_bytes_per_trigger, found.min_partitions) == (1000, 2000, 3)
+    assert found.cores == 40
     assert (found.tags, found.tag_expression, found.key) == (("A", "B"), "A || B", "k")
     assert (found.on_gap, found.gap_table) == (OnGap.REPORT, "/gaps")
     assert found.columns == ("body", "queue_id")
@@ -99,6 +101,7 @@ def test_what_spark_adds_is_no_mistake():
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0'.*from 1 to"),
         ({"maxBytesPerTrigger": "1e6"}, "maxBytesPerTrigger"),
         ({"minPartitions": "-3"}, "minPartitions"),
+        ({"cores": "0"}, "cores"),
         ({"minPartitions": "9" * 40}, "minPartitions"),
         ({"group": " "}, "group is empty"),
         ({"tags": "A | B"}, "write tags as A || B"),
