@@ -1,0 +1,198 @@
+"""Pipelines as processes that get SIGINT and SIGTERM: they end well, and the next run goes on where they were."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "512m",
+}
+MESSAGES = 1_000
+Row = tuple[int, int, bytes]
+
+
+class Command:
+    """`penstock pipeline ...` with its JVM, a process group of its own, as under a terminal."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        line = [sys.executable, "-m", "penstock.cli.main", "pipeline", *arguments]
+        line += ["--json", "--master", "local[2]"]
+        line += [part for pair in SETTINGS.items() for part in ("--conf", "=".join(pair))]
+        # What Spark says goes to a temporary file: it has to be gone after a good end.
+        self.temporary = log.with_name("tmp")
+        self.temporary.mkdir(exist_ok=True)
+        self.log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                line,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                cwd=ROOT,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+            )
+
+    def events(self) -> Iterator[dict]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield json.loads(line)
+
+    def run_batches(self, count: int) -> int:
+        """Until so many batches with rows are done; their rows."""
+        rows = 0
+        for event in self.events():
+            if event["event"] == "batch" and event["rows"]:
+                rows += event["rows"]
+                count -= 1
+            if not count:
+                return rows
+        raise AssertionError(f"it ended: {self.log.read_text()}")
+
+    def end(self) -> list[dict]:
+        """Wait for the good end; what it still said."""
+        said = list(self.events())
+        code = self.process.wait(60)
+        told = self.log.read_text()
+        assert code == 0, told
+        assert "Traceback" not in told
+        assert "Error" not in told
+        assert list(self.temporary.glob("penstock-spark-*")) == []
+        return said
+
+
+@contextmanager
+def command(folder: Path, *arguments: str) -> Iterator[Command]:
+    made = Command(folder / "command.log", *arguments)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            os.killpg(made.process.pid, signal.SIGKILL)
+        made.process.communicate()
+
+
+def interrupt(made: Command) -> None:
+    """As Ctrl-C does: to the command, its JVM and whatever else belongs to them."""
+    os.killpg(made.process.pid, signal.SIGINT)
+
+
+def terminate(made: Command) -> None:
+    """As `kill` and supervisors do: to the command alone."""
+    made.process.send_signal(signal.SIGTERM)
+
+
+def sent(node, topic: str, first: int) -> list[Row]:
+    """Numbered messages round the queues; the rows that have to come of them."""
+    bodies = [b"%d" % number for number in range(first, first + MESSAGES)]
+    results = node.send(topic, [{"body": body, "keys": "k" + body.decode()} for body in bodies])
+    return [
+        (result.queue.queue_id, result.queue_offset, body)
+        for result, body in zip(results, bodies, strict=True)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.invariant("I15")
+@pytest.mark.timeout(600)
+def test_an_archive_that_is_interrupted_and_terminated_has_each_message_once(node, tmp_path: Path) -> None:
+    topic, root = node.topic("orders", 3), tmp_path / "archive"
+    line = ["archive", "--topic", topic, "--to", str(root), "--nameserver", node.address]
+    endless = [*line, "--every", "0s", "--max-rows", "100"]
+    rows = sent(node, topic, 0)
+    done = 0
+    for stop in (interrupt, terminate):
+        with command(tmp_path, *endless) as running:
+            begun = running.run_batches(2)
+            stop(running)
+            *batches, last = running.end()
+        begun += sum(event["rows"] for event in batches)
+        assert (last["event"], last["stopped"], last["rows"]) == ("done", True, begun)
+        done += begun
+        assert len(archived(root)) == done < len(rows), "it stopped on the way, after whole batches"
+        assert not list((root / "_staging").glob("*"))
+        rows += sent(node, topic, len(rows))
+    with command(tmp_path, *line, "--once") as running:
+        last = running.end()[-1]
+    assert (last["event"], last["stopped"], last["rows"]) == ("done", False, len(rows) - done)
+    assert archived(root) == sorted(rows)
+    progress = node.admin.describe_group("penstock-archive").progress
+    assert [item.lag for item in progress if item.queue.topic == topic] == [0, 0, 0]
+
+
+def archived(root: Path) -> list[Row]:
+    """As any reader finds them."""
+    hive = pyarrow.dataset.partitioning(
+        pa.schema([("topic", pa.string()), ("date", pa.string())]), flavor="hive"
+    )
+    table = pyarrow.dataset.dataset(root, format="parquet", partitioning=hive).to_table(
+        ["queue_id", "queue_offset", "body"]
+    )
+    return sorted((row["queue_id"], row["queue_offset"], row["body"]) for row in table.to_pylist())
+
+
+FILE = """\
+nameserver = "{nameserver}"
+checkpoint = "state"
+[sources.numbers]
+topic = "{source}"
+max_rows = 100
+[steps.named]
+sql = "select body, keys, cast(queue_id as string) as tags from numbers"
+[sinks.copies]
+from = "named"
+topic = "{target}"
+"""
+
+
+def copies(node, topic: str) -> list[tuple[bytes, list[str], str]]:
+    found = []
+    for status in node.admin.describe_topic(topic).queues:
+        offset = status.min_offset
+        while offset < status.max_offset:
+            messages = node.admin.read_messages(status.queue, offset)
+            found += [(message.body, message.keys, message.tag) for message in messages]
+            offset = messages[-1].queue_offset + 1
+    return sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.invariant("I15")
+@pytest.mark.timeout(600)
+def test_a_pipeline_that_is_interrupted_and_terminated_writes_each_row_once(node, tmp_path: Path) -> None:
+    source, target = node.topic("numbers", 3), node.topic("copies", 2)
+    file = tmp_path / "p.toml"
+    file.write_text(FILE.format(nameserver=node.address, source=source, target=target))
+    rows = sent(node, source, 0)
+    done = 0
+    for stop in (interrupt, terminate):
+        with command(tmp_path, "stream", "run", str(file)) as running:
+            begun = running.run_batches(2)
+            stop(running)
+            *batches, last = running.end()
+        begun += sum(event["rows"] for event in batches)
+        assert (last["event"], last["query"], last["rows"]) == ("stopped", "copies", begun)
+        assert last["restarts"] == 0
+        done += begun
+        assert len(copies(node, target)) == done < len(rows), "it stopped on the way, after whole batches"
+        assert not (tmp_path / "state" / "running").exists()
+        rows += sent(node, source, len(rows))
+    with command(tmp_path, "stream", "run", str(file), "--once") as running:
+        last = running.end()[-1]
+    assert (last["event"], last["rows"]) == ("done", len(rows) - done)
+    assert copies(node, target) == sorted(
+        (body, ["k" + body.decode()], str(queue_id)) for queue_id, _, body in rows
+    )
