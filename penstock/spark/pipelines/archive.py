@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.archive_commit import files_of, ranges_of, sweep
 from penstock.spark.pipelines.archive_files import FileSettings
-from penstock.spark.pipelines.archive_names import queue_key
+from penstock.spark.pipelines.archive_names import ArchivedFile, queue_key
 from penstock.spark.pipelines.archive_sink import FORMAT, ArchiveSink
 from penstock.spark.pipelines.compaction import Merged, merge_files
 from penstock.spark.pipelines.parquet_tree import ParquetTree
@@ -37,7 +37,7 @@ from penstock.spark.planning import share
 from penstock.spark.positions import Position, PositionKind, resolve, sorted_offsets
 from penstock.spark.progress import Batch, Report, ignore
 from penstock.spark.running import FAILURES_MAX, OnFailure, Stop, run
-from penstock.spark.session import active
+from penstock.spark.session import active, messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -232,7 +232,7 @@ class _Archiving:
         """Start the query, for the first time or again. Its tasks of before, if any still run, lose their folders."""
         sweep(self._job.root)
         options = {**self._job.source(), "startingPosition": self._starting_position()}
-        frame: DataFrame = self._spark.readStream.format("penstock").options(**options).load()
+        frame: DataFrame = messages_reader(self._spark, stream=True).options(**options).load()
         writer = frame.writeStream.format(FORMAT).options(**self._job.sink())
         writer = writer.option("checkpointLocation", self._job.checkpoint_place)
         if self._job.once:
@@ -278,22 +278,24 @@ class _Archiving:
         from penstock.spark.offline import OfflineStore
 
         sweep(self._job.root)
+        files = files_of(self._tree.load())
+        archived, kept = next_offsets(ranges_of(files)), _rows(files)
         with OfflineStore(self._job.store) as store:
             found = store.queues(self._job.topics or None)
-        spans = {queue_key(*place): span for place, span in found.items()}
-        archived = next_offsets(ranges_of(files_of(self._tree.load())))
-        starts = {key: max(low, archived.get(key, low)) for key, (low, _) in spans.items()}
-        ends = {key: max(high, starts[key]) for key, (_, high) in spans.items()}
+            spans = {queue_key(*place): span for place, span in found.items()}
+            starts = {key: max(low, archived.get(key, low)) for key, (low, _) in spans.items()}
+            ends = {key: max(high, starts[key]) for key, (_, high) in spans.items()}
+            left = {place: (starts[queue_key(*place)], ends[queue_key(*place)]) for place in found}
+            most = rows_of_a_batch(self._job, store.row_bytes(left))
         began, batches, rows = self._clock.monotonic_ms(), 0, 0
         while not self._stop.is_asked and any(starts[key] < ends[key] for key in ends):
-            quotas = share(
-                self._job.max_rows or STORE_BATCH_ROWS, {key: ends[key] - starts[key] for key in ends}
-            )
+            quotas = share(most, {key: ends[key] - starts[key] for key in ends})
             stops = {key: starts[key] + quotas.get(key, 0) for key in ends}
             at_ms = self._clock.monotonic_ms()
             self._write_store(starts, stops)
             seconds = max(self._clock.monotonic_ms() - at_ms, 1) / 1000
-            count, starts = sum(quotas.values()), stops
+            # Of the manifest: an offset whose record is damaged was asked for and not written.
+            count, starts = _rows(files_of(self._tree.load())) - kept - rows, stops
             lag = sum(ends[key] - starts[key] for key in ends)
             self._report(Batch("", batches, count, count / seconds, seconds, lag))
             batches, rows = batches + 1, rows + count
@@ -307,9 +309,7 @@ class _Archiving:
             "startingPosition": json.dumps(sorted_offsets(starts)),
             "endingPosition": json.dumps(sorted_offsets(stops)),
         }
-        frame = (
-            self._spark.read.format("penstock").options(**options).load(str(Path(self._job.store).absolute()))
-        )
+        frame = messages_reader(self._spark).options(**options).load(str(Path(self._job.store).absolute()))
         frame.write.format(FORMAT).mode("append").options(**self._job.sink()).save()
 
     # -- small files -----------------------------------------------------------------------------------------
@@ -327,3 +327,14 @@ class _Archiving:
         )
         if done.files_before:
             _LOG.info("%d files of %s became %d", done.files_before, self._job.root, done.files_after)
+
+
+def rows_of_a_batch(job: ArchiveJob, row_bytes: int) -> int:
+    """How many messages of a store directory a batch takes at most, if they are about so large."""
+    limits = [job.max_rows] if job.max_rows else []
+    limits += [max(1, job.max_bytes // row_bytes)] if job.max_bytes else []
+    return min(limits, default=STORE_BATCH_ROWS)
+
+
+def _rows(files: Iterable[ArchivedFile]) -> int:
+    return sum(file.rows for file in files)

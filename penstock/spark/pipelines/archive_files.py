@@ -187,6 +187,8 @@ class StagedFiles:
         self._root = root
         self._folder = f"{STAGING}/{folder}"
         self._settings = settings
+        # A file is looked at after each row group: one that is to be small has small ones.
+        self._group_bytes = min(settings.row_group_bytes, settings.target_bytes)
         self._schema = file_schema(schema)
         self._disk = (runtime or Runtime.system()).disk
         self._open: dict[tuple[str, str, int, int], _OpenFile] = {}
@@ -195,7 +197,7 @@ class StagedFiles:
 
     def write(self, batch: pa.RecordBatch) -> None:
         for run in cut(batch):
-            for part in portions(run, self._settings.row_group_bytes):
+            for part in portions(run, self._group_bytes):
                 self._add(part)
 
     def _add(self, run: Run) -> None:
@@ -206,7 +208,7 @@ class StagedFiles:
         if file is None:
             file = self._begin(run)
         self._take(file, run)
-        if file.waiting_bytes >= self._settings.row_group_bytes or file.waiting_rows >= ROW_GROUP_ROWS:
+        if file.waiting_bytes >= self._group_bytes or file.waiting_rows >= ROW_GROUP_ROWS:
             self._write_group(file)
             if file.sink.tell() >= self._settings.target_bytes:
                 self._close(run.place)
