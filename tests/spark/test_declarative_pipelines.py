@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-RUN_S = 270.0
+RUN_S = 400.0
 FIRST, MORE = 120, 60
 # Of the extra pyspark[pipelines], which is part of ours.
 MISSING = [
@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.java,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         bool(MISSING),
         reason=f"DECLARATIVE PIPELINES WERE NOT TESTED: no {', '.join(MISSING)}; pip install 'pyspark[pipelines]'",

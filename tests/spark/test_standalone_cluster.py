@@ -25,7 +25,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 QUEUES, ROWS, WORKERS = 4, 400, 2
-START_S, RUN_S = 120.0, 240.0
+START_S, RUN_S = 120.0, 400.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.memory": "512m",
@@ -34,6 +34,9 @@ CONF = {
     "spark.executor.extraJavaOptions": QUICK,
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
+    # No task before every executor is there.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 }
 # Would tell workers and drivers where Python and Penstock are; on other machines nothing does.
 NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "VIRTUAL_ENV")
@@ -212,7 +215,7 @@ def run(line: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
 
 
 def test_messages_are_read_and_rows_written_by_executors_of_other_processes(
