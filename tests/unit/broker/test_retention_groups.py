@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import penstock
+from penstock.broker.offsets import ConsumerOffsets
+from penstock.broker.options import BrokerOptions
+from penstock.broker.retention_groups import RetentionGroups
+from penstock.runtime import Runtime
 from penstock.testing import broker
 
 HOURS_AGO_S = 1_000 * 3_600
@@ -74,3 +79,28 @@ def test_a_segment_stays_until_the_group_has_committed_behind_it(tmp_path: Path)
                 taken += len(consumer.poll(60 - taken))
             consumer.commit()
         wait_for(lambda: len(segments(tmp_path)) < before)
+
+
+def test_the_first_offset_in_a_topic_counts_at_once(tmp_path: Path) -> None:
+    """Not when retention looks next: until then it could take what an archive is about to read."""
+    told = []
+    store = SimpleNamespace(
+        options=SimpleNamespace(retention_groups=("archive",)), keeper=SimpleNamespace(keep=told.append)
+    )
+    offsets = ConsumerOffsets(BrokerOptions(), Runtime.system(), tmp_path)
+    groups = RetentionGroups(offsets, store, SimpleNamespace(needed=lambda: None))
+    offsets.commit("archive", "early", 0, 1)
+    assert told == [], "who leads says so first"
+    groups.tell()
+    offsets.commit("others", "orders", 0, 5)
+    assert len(told) == 1
+    offsets.commit("archive", "orders", 0, 0)
+    assert [needed.offsets for needed in told] == [
+        (("early", {0: 1}),),
+        (("early", {0: 1}), ("orders", {0: 0})),
+    ]
+    offsets.commit("archive", "orders", 0, 7)
+    assert len(told) == 2, "later ones only let go, which has time"
+    groups.tell_of_timers()
+    offsets.commit("archive", "third", 0, 0)
+    assert len(told) == 2, "a slave follows what its master decides"
