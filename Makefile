@@ -105,9 +105,9 @@ bench-kafka: setup ## Measure Spark reading Penstock beside Spark reading Kafka 
 	@$(PY) -m benchmarks.spark_kafka $(ARGS)
 
 .PHONY: crash
-crash: setup ## Kill writers at random moments for ROUNDS=n rounds and check what survives
+crash: setup ## Kill writers, brokers, archives and streams at random moments for ROUNDS=n rounds and check what survives
 	@PENSTOCK_CRASH_ROUNDS=$(ROUNDS) PENSTOCK_EXPECT=compiled \
-	    $(PY) -m pytest tests/fault -k crash --timeout=0 $(ARGS)
+	    $(PY) -m pytest tests/fault tests/spark -k 'crash or kill' --timeout=0 $(ARGS)
 
 .PHONY: chaos
 chaos: setup ## Break a whole cluster at random under load for MINUTES=n, by SEED=n, and check what it promised (needs Java)

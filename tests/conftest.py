@@ -95,7 +95,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The second try of `scripts/run-tests` is for tests that depend on the machine, not for a loss that was found."""
+    """The second try of `scripts/run-tests` is for tests that depend on the machine, not for losses."""
     marker = item.get_closest_marker("unforgiven")
     if marker is not None and os.environ.get("PENSTOCK_RERUN") == "1":
         pytest.fail(f"it failed, and no second try changes that: {marker.args[0]}", pytrace=False)
