@@ -26,13 +26,16 @@ FILE = """\
 nameserver = "{nameserver}"
 checkpoint = "state"
 
+[spark]
+"spark.sql.shuffle.partitions" = "1"
+
 [sources.orders]
 topic = "orders"
 fields = "id string, channel string, cents bigint, at timestamp"
 columns = ["queue_id"]
 watermark = {{ column = "at", delay = "30 minutes" }}
 deduplicate = ["id"]
-max_rows = 240
+max_rows = 300
 
 [steps.totals]
 sql = '''
