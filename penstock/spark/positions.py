@@ -85,7 +85,10 @@ def _parse_json(name: str, text: str) -> tuple[tuple[str, int | str], ...]:
         raise OptionError(f"{name} is no JSON: {error}", _FORMS) from None
     pairs: list[tuple[str, int | str]] = []
     for key, value in found.items():
-        queue = QueueId.of_key(key)
+        try:
+            queue = QueueId.of_key(key)
+        except OptionError as error:
+            raise OptionError(f"{name}: {error.message}", error.hint) from None
         word = value.lower() if isinstance(value, str) else ""
         if word in _WORDS:
             pairs.append((queue.key, word))

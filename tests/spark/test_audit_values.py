@@ -93,7 +93,7 @@ def found(request, spark, directory, tmp_path_factory):
     if request.param == "archive":
         place = tmp_path_factory.mktemp("archived") / "archive"
         assert archive("", str(place), store=str(directory), spark=spark).rows == 18 + 5 + 2 + 2_000
-    settings = AuditSettings(reason_property=REASON, window_s=10)
+    settings = AuditSettings(window_s=10)
     return audit(f"{request.param}:{place}", settings=settings, spark=spark)
 
 

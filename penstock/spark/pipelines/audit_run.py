@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from penstock.errors import OptionError
+from penstock.message.failures import REASON
 from penstock.runtime import Runtime
 from penstock.spark.pipelines import audit_continuity, audit_flow, audit_keys, audit_latency
 from penstock.spark.pipelines import audit_dead_letters as dead
@@ -52,7 +53,7 @@ class AuditSettings:
     # Whether bodies are read, for duplicates by key.
     bodies: bool = True
     # Property in which consumers write why they give a message up.
-    reason_property: str = ""
+    reason_property: str = REASON
     # Single faults per table at most; all are counted.
     details: int = 10_000
     # Seconds for which the groups are watched at least, for their rates.

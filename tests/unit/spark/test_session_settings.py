@@ -105,6 +105,16 @@ def test_workers_find_this_source_tree_and_the_site_directory() -> None:
     assert "SPARK_LOCAL_IP" not in _variables(local=False)
 
 
+def test_everything_on_a_cluster_runs_with_one_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources that Spark finds run with the driver's, registered ones and functions with the other."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "python-of-the-cluster")
+    assert _variables(local=False)["PYSPARK_PYTHON"] == "python-of-the-cluster"
+    assert "PYSPARK_PYTHON" not in _variables(local=False, submitted=True)
+    monkeypatch.setenv("PYSPARK_PYTHON", "mine")
+    assert _variables(local=False)["PYSPARK_PYTHON"] == "mine"
+
+
 def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_A", "before")
     monkeypatch.delenv("PENSTOCK_B", raising=False)
