@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.spark import compact
-from penstock.spark.pipelines.latest_by_key import STAGED, read_latest
+from penstock.spark.pipelines.latest_by_key import STAGED, LatestTable, read_latest
+from penstock.spark.pipelines.manifest import Entry, Manifest
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 
 if TYPE_CHECKING:
@@ -98,6 +99,33 @@ def test_a_run_writes_only_the_buckets_whose_keys_it_has(
     assert table_of(root) == latest_of(messages + news + newer)
     assert run(spark, node, topic, root).rows == 0
     assert identities(root) == once_more
+
+
+@pytest.mark.fault("F1")
+def test_a_table_is_read_whole_though_a_crash_cut_its_last_commit_short(
+    spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All buckets are swapped and the manifest does not say so yet: the files that it names are gone."""
+    topic, root = node.topic("prices", 1), tmp_path / "latest"
+    messages = [message(number) for number in range(KEYS)]
+    node.send(topic, messages, queue_id=0)
+    run(spark, node, topic, root, buckets=4)
+    messages += [message(number) for number in range(100, 100 + KEYS)]
+    node.send(topic, messages[KEYS:], queue_id=0)
+
+    def crash(manifest: Manifest, entry: Entry) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "settle", crash)
+        rows = spark.read.format("penstock").options(nameserver=node.address, topic=topic).load()
+        table = LatestTable(root, "keys")
+        table.prepare()
+        with pytest.raises(KeyboardInterrupt):
+            table.take(rows, 1)
+    assert ParquetTree(root).manifest.pending() is not None
+    found = {row.key: (row.queue_offset, row.body[:4].decode()) for row in read_latest(spark, root).collect()}
+    assert found == latest_of(messages) == table_of(root)
 
 
 def batches_told(log: Path) -> list[int]:

@@ -18,6 +18,7 @@ Spark's tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -181,10 +182,14 @@ def read_latest(spark: SparkSession, path: str | Path) -> DataFrame:
             f"{path} is no table of latest messages",
             "name the directory that was given to `penstock pipeline compact`",
         )
+    tree = ParquetTree(root)
+    if tree.manifest.pending() is not None:
+        # Buckets are being swapped, and the manifest has their old files until all are. Whoever does it is waited
+        # for; what a crash left is finished here, unless this user may not write.
+        with suppress(OSError), tree.changing():
+            pass
     schema = types.StructType([types.StructField("key", types.StringType()), *message_schema().fields])
-    paths = [
-        f"{root}/{record.path}" for record in LatestTable.latest(ParquetTree(root).load().files.values())
-    ]
+    paths = [f"{root}/{record.path}" for record in LatestTable.latest(tree.load().files.values())]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
