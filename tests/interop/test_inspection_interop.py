@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli.main import root
 from penstock.message import StoredMessage as PenstockMessage
 from penstock.store.inspection import VerifyReport, dump_log, dump_queues, stats, verify
 from tests.interop import penstock_side
@@ -66,6 +69,34 @@ def test_dump_shows_every_message(written: WrittenStore) -> None:
     assert found == written.records
     events = [java_form(message) for message in whole(dump_queues(written.directory, topic="events"))]
     assert events == in_queues(written.records)[("events", 0)]
+
+
+@pytest.mark.feature("store-files", "rocketmq-5.3", "rocketmq-4.9")
+@pytest.mark.invariant("I12")
+def test_the_commands_read_it_and_change_nothing(written: WrittenStore) -> None:
+    before = penstock_side.fingerprint(written.directory)
+
+    def said(*arguments: str) -> str:
+        command, *rest = arguments
+        done = CliRunner().invoke(root, ["store", command, str(written.directory), *rest])
+        assert done.exit_code == 0, (arguments, done.output)
+        return done.stdout
+
+    report = json.loads(said("verify", "--json"))
+    assert (report["sound"], report["log"]["records"]) == (True, len(written.records))
+    events = in_queues(written.records)[("events", 0)]
+    assert len(said("dump", "--json", "--topic", "events", "--queue", "0").splitlines()) == len(events)
+    some = said("dump", "--json", "--topic", "events", "--queue", "0", "--from", "2", "--max", "3")
+    assert [json.loads(line)["offset"] for line in some.splitlines()] == [2, 3, 4]
+    if written.is_clean:  # what a crash kept out of the queue files is counted in the log only
+        queues = json.loads(said("stats", "--json"))["queues"]
+        assert {"topic": "events", "messages": len(events)}.items() <= next(
+            queue for queue in queues if (queue["topic"], queue["queue_id"]) == ("events", 0)
+        ).items()
+    assert "sound" in said("verify")
+    for arguments in (("dump",), ("stats",), ("stats", "--exact")):
+        assert "events" in said(*arguments)
+    assert penstock_side.fingerprint(written.directory) == before
 
 
 def whole(dumped: Iterable[object]) -> list[PenstockMessage]:
