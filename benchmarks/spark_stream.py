@@ -1,6 +1,6 @@
 """Reading a running broker with Spark: batch scans against the offline scan, and what a micro-batch costs.
 
-    python -m benchmarks.spark_stream [--quick] [--repeats N] [--dir DIR] [--json FILE] [--master local[2]]
+    python -m benchmarks.spark_stream [--quick] [--only scans|streams] [--repeats N] [--dir DIR] [--json FILE] [--master local[2]]
 
 Live scan: the same messages through the broker, a process of its own on the same machine, against a closed store
 directory and against Parquet of the same rows, taking turns; on few cores the broker's work comes out of the same
@@ -47,14 +47,16 @@ class Bench:
         self.parquet = folder / f"parquet-{body_size}"
         self.figures: list[Figure] = []
 
-    def run(self) -> None:
+    def run(self, only: str) -> None:
         for path in (self.data, self.closed):
             write_store(path, Bodies("noise", self.body_size), self.rows)
         with self.server:
             self.create_topic()
-            self.scans()
-            self.streaming()
-            self.micro_batches()
+            if only in ("", "scans"):
+                self.scans()
+            if only in ("", "streams"):
+                self.streaming()
+                self.micro_batches()
 
     def create_topic(self) -> None:
         """The store has the messages, the broker does not know the topic yet; nor the name server the broker."""
@@ -238,6 +240,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of the rows, three repeats")
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--sizes", default="1024,100")
+    parser.add_argument("--only", choices=["", "scans", "streams"], default="")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--dir", type=Path, default=None)
     parser.add_argument("--json", type=Path, default=None)
@@ -254,7 +257,7 @@ def main() -> None:
         for size in map(int, arguments.sizes.split(",")):
             rows = ROWS.get(size, (256 << 20) // size) // (4 if arguments.quick else 1)
             bench = Bench(spark, folder, size, rows, arguments.repeats or (3 if arguments.quick else 5))
-            bench.run()
+            bench.run(arguments.only)
             figures += bench.figures
     finally:
         spark.stop()
