@@ -1,6 +1,7 @@
 """Reading a running broker with Spark: batch scans against the offline scan, and what a micro-batch costs.
 
-    python -m benchmarks.spark_stream [--quick] [--only scans|streams] [--repeats N] [--dir DIR] [--json FILE] [--master local[2]]
+    python -m benchmarks.spark_stream [--quick] [--only scans|streams] [--repeats N] [--dir DIR] [--json FILE]
+        [--sizes 1024,100] [--master local[2]]
 
 Live scan: the same messages through the broker, a process of its own on the same machine, against a closed store
 directory and against Parquet of the same rows, taking turns; on few cores the broker's work comes out of the same
