@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.errors import OptionError
+from penstock.errors import OptionError, StoreLockedError
 from penstock.runtime import Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
@@ -185,8 +185,8 @@ def read_latest(spark: SparkSession, path: str | Path) -> DataFrame:
     tree = ParquetTree(root)
     if tree.manifest.pending() is not None:
         # Buckets are being swapped, and the manifest has their old files until all are. Whoever does it is waited
-        # for; what a crash left is finished here, unless this user may not write.
-        with suppress(OSError), tree.changing():
+        # for; what a crash left is finished here. Who may not write, or waits in vain, reads what there is.
+        with suppress(OSError, StoreLockedError), tree.changing():
             pass
     schema = types.StructType([types.StructField("key", types.StringType()), *message_schema().fields])
     paths = [f"{root}/{record.path}" for record in LatestTable.latest(tree.load().files.values())]
