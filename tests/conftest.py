@@ -128,16 +128,45 @@ def open_descriptors() -> dict[int, str]:
     return found
 
 
+def socket_ends(target: str) -> tuple[str, int, int, int] | None:
+    """Table, local port, remote port and state of a TCP socket, as the kernel has them: that tells whose it is."""
+    inode = target.removeprefix("socket:[").removesuffix("]")
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] == inode:
+                local, remote = (int(end.rpartition(":")[2], 16) for end in words[1:3])
+                return table, local, remote, int(words[3], 16)
+    return None
+
+
+def spark_ports() -> set[int]:
+    """Where Spark's driver and its JVM talk to each other. They connect anew when one of them drops what the other
+    holds for it, which garbage collection does in tests that have nothing to do with Spark."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    gateway = context._gateway if context is not None else None
+    if gateway is None:
+        return set()
+    callbacks = gateway.get_callback_server()
+    listening = [callbacks.get_listening_port()] if callbacks is not None else []
+    return {gateway.gateway_parameters.port, *listening}
+
+
 def open_resources() -> tuple[set[threading.Thread], set[tuple[int, str]]]:
     return set(threading.enumerate()), set(open_descriptors().items())
 
 
 def new_since(before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> list[str]:
     threads, descriptors = (now - then for now, then in zip(open_resources(), before, strict=True))
-    return [
-        *(f"thread {thread.name!r}" for thread in threads if thread.is_alive()),
-        *(f"descriptor {number} -> {target}" for number, target in sorted(descriptors)),
-    ]
+    found = [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]
+    for number, target in sorted(descriptors):
+        ends = socket_ends(target) if target.startswith("socket:") else None
+        if ends is None:
+            found.append(f"descriptor {number} -> {target}")
+        elif spark_ports().isdisjoint(ends[1:3]):
+            table, local, remote, state = ends
+            found.append(f"descriptor {number} -> {table} socket, port {local} to {remote}, state {state}")
+    return found
 
 
 def fail_on_leaks(where: str, before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> None:

@@ -10,8 +10,12 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.errors import CodecError
+from penstock.metadata import fastjson
+from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
 from tests.interop.wire.driver import Driver, Json
 
 _NUMBERS = itertools.count(1)
@@ -24,6 +28,7 @@ class Server(Protocol):
     name: str
     nameserver: str
     broker: str
+    store: Path
 
     def restart(self, *, crash: bool = False) -> None: ...
 
@@ -138,6 +143,16 @@ def eventually(holds: Callable[[], bool], what: str, timeout_s: float = 15) -> N
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.1)
+
+
+def saved_offset_sum(store: Path, topic: str, group: str) -> int:
+    """How many messages a group has consumed of a topic by the file that a killed broker would start from."""
+    try:
+        text = (store / "config" / ConsumerOffsetTable.FILE_NAME).read_bytes()
+        saved = ConsumerOffsetTable.from_json(fastjson.loads(text))
+    except (FileNotFoundError, CodecError):  # not written yet, or being written
+        return 0
+    return sum(saved.offsets.get(TopicGroup(topic, group), {}).values())
 
 
 def offset_id_parts(offset_id: str) -> tuple[str, int, int]:

@@ -22,6 +22,7 @@ class Penstock:
 
     def __init__(self, directory: Path, *settings: str) -> None:
         self._directory = directory
+        self.store = directory / "broker"
         self._settings = settings
         self.nameserver = f"127.0.0.1:{free_port()}"
         self.broker = f"127.0.0.1:{free_port(neighbours=(-2, 1))}"

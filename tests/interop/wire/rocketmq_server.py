@@ -1,7 +1,8 @@
 """A real Apache RocketMQ 5.3.3 name server and broker, from its published artefacts, on loopback.
 
 Rule: defaults of the release, except what keeps it small (heap, segment size), quiet (no deletion by the clock) and on
-loopback, and except SQL92 filters, which it has but does not serve by default. Both run in processes of their own, as in production, so that the broker can be restarted alone.
+loopback, and except SQL92 filters, which it has but does not serve by default. Both run in processes of their own, as
+in production, so that the broker can be restarted alone.
 
 Ownership: one at a time, this machine is small. Never: touches anything outside the directory given.
 """
@@ -43,6 +44,7 @@ class RocketMQ:
     def __init__(self, directory: Path) -> None:
         self._home = prepare_build(SERVER_BUILD)
         self._directory = directory
+        self.store = directory / "store"
         name_port, broker_port = free_port(), free_port(neighbours=(-2, 1))
         self.nameserver = f"127.0.0.1:{name_port}"
         self.broker = f"127.0.0.1:{broker_port}"
@@ -55,7 +57,8 @@ class RocketMQ:
 
     def restart(self, *, crash: bool = False) -> None:
         """Ends the broker and starts it again. Crash or not, it ends by SIGKILL: a clean stop of this broker takes 15
-        seconds of waiting, and what it keeps of consumers is on disk within one (see the configuration)."""
+        seconds of waiting, and what it keeps of consumers is on disk within one (see the configuration), except in the
+        first ten after its start."""
         boots = self._boots()
         self._broker_process.kill()
         self._broker_process = self._java("BrokerStartup", "broker", 512)
@@ -73,7 +76,6 @@ class RocketMQ:
         (self._directory / "namesrv.conf").write_text(
             f"listenPort={name_port}\nbindAddress=127.0.0.1\nkvConfigPath={self._directory}/kv.json\n"
         )
-        store = self._directory / "store"
         settings = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",
@@ -83,8 +85,8 @@ class RocketMQ:
             "bindAddress": "127.0.0.1",
             "listenPort": broker_port,
             "namesrvAddr": self.nameserver,
-            "storePathRootDir": store,
-            "storePathCommitLog": store / "commitlog",
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
             "mappedFileSizeCommitLog": 64 << 20,
             "mappedFileSizeConsumeQueue": 300_000,
             "maxIndexNum": 100_000,

@@ -242,7 +242,8 @@ def test_retention_leaves_what_timers_hold(tmp_path: Path) -> None:
             timers, keeper = service(bench), bench.broker.store.keeper
             assert bench.broker._retention is not None
 
-            async def clean() -> int:
+            async def clean() -> None:
+                """One round now; the store's own, which the clock makes due, may come before it."""
                 await timers.saver.save()
                 bench.broker.store.flush()
                 assert bench.broker._retention is not None
@@ -250,7 +251,7 @@ def test_retention_leaves_what_timers_hold(tmp_path: Path) -> None:
                 for path in (tmp_path / "commitlog").iterdir():
                     os.utime(path, (1_000, 1_000))
                 keeper.request_clean()
-                return keeper.clean()
+                keeper.clean()
 
             async def fill() -> None:
                 for _ in range(5):
@@ -263,18 +264,18 @@ def test_retention_leaves_what_timers_hold(tmp_path: Path) -> None:
                 await bench.client.send("V", TIMER_DELAY_MS="1000")
             clock.advance(5_000)
             work(bench)
-            assert await clean() > 0  # what was before it may go
-            for _ in range(4):
+            for _ in range(5):
                 await clean()
-            assert len(list((tmp_path / "timerlog").iterdir())) > 1
             low = bench.broker.store.log.min_offset
+            assert low > 0  # what was before it may go
+            assert len(list((tmp_path / "timerlog").iterdir())) > 1
             [waiting] = [m for m in bench.broker.store.read(WHEEL_TIMER_TOPIC, 0, 0) if m.body == b"kept"]
             assert low <= waiting.physical_offset
             clock.advance(30_000)
             work(bench)
             assert bodies(bench) == [b"kept"]
             await fill()
-            assert await clean() > 0
+            await clean()
             assert bench.broker.store.log.min_offset > waiting.physical_offset
             assert len(list((tmp_path / "timerlog").iterdir())) == 1
 
