@@ -9,17 +9,15 @@ On a terminal messages are rows; in a pipe each one is its body and a newline; -
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.clients import Cluster, administering, client_options, echo_json
 from penstock.cli.option_types import NumberType, PlaceType
+from penstock.cli.signals import sigterm_interrupts
 
 if TYPE_CHECKING:
     from penstock.client.consumer import Consumer
@@ -89,7 +87,7 @@ def consume(
             start_from=place if place is not None else "first",
             auto_commit=group is not None,
         )
-        with consumer, _sigterm_interrupts():
+        with consumer, sigterm_interrupts():
             mine = _join(consumer, topic, (expression, sql, keys), queues, alone=group is None)
             if place is not None or group is None:
                 _seek(consumer, mine, place or "first")
@@ -208,20 +206,3 @@ def _output(as_json: bool) -> Callable[[list[ReceivedMessage]], None]:
         table.add(map(unpacked, messages))
 
     return show_rows
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM leave the group in order, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

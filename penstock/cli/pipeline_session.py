@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from penstock.cli.signals import sigterm_interrupts
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -32,13 +33,17 @@ def spark_session(
         except ModuleNotFoundError as error:
             raise needs_extra(error) from error
         try:
-            with _started(app, master, conf, path) as session:
+            with sigterm_interrupts(), _started(app, master, conf, path) as session:
                 yield session
         except (PySparkException, Py4JError) as error:
             raise told(error, path) from error
     except PenstockError:
         if log is None and not path.stat().st_size:
             path.unlink()
+        raise
+    except KeyboardInterrupt:  # nobody asks why
+        if log is None:
+            path.unlink(missing_ok=True)
         raise
     if log is None:
         path.unlink(missing_ok=True)

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import site
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError, PenstockError
@@ -66,7 +69,7 @@ def session(
     standard error goes to that file.
     """
     try:
-        from pyspark import SparkContext
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise needs_extra(error) from error
@@ -77,10 +80,11 @@ def session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
         master = "local[*]"
-    settings = settings_for(master, wanted)
-    builder = SparkSession.builder.appName(app)
+    settings = {"spark.app.name": app}
     if master is not None:
-        builder = builder.master(with_attempts(master))
+        settings["spark.master"] = with_attempts(master)
+    settings |= settings_for(master, wanted)
+    builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     if not submitted:
@@ -88,6 +92,8 @@ def session(
 
         find_java()
     with _environment(_variables(is_local(master), submitted)), _standard_error_to(log):
+        with _interrupts_wait():
+            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
         return builder.getOrCreate()
 
 
@@ -240,6 +246,33 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C back while the JVM starts; a second one goes through. An interrupted PySpark deletes the folder in
+    which the JVM is about to say where it listens, and the JVM, which cannot, then waits there for good."""
+    ours: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        # What the system does with a signal by itself is left to it: a process that is gone closes its pipe.
+        ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked:
+            ours[number](number, frame)
+        asked.append(number)
+
+    for number in ours:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+    if asked:
+        signal.raise_signal(asked[0])
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Pipelines as processes that get SIGINT and SIGTERM: they end well, and the next run goes on where they were."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,6 +132,49 @@ def test_an_archive_that_is_interrupted_and_terminated_has_each_message_once(nod
     assert archived(root) == sorted(rows)
     progress = node.admin.describe_group("penstock-archive").progress
     assert [item.lag for item in progress if item.queue.topic == topic] == [0, 0, 0]
+
+
+def processes_of(group: int) -> list[str]:
+    """The command lines of a process group, without those that are only waited for."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("later_s", [0, 0.3, 1])
+@pytest.mark.parametrize("stop", [interrupt, terminate])
+def test_a_pipeline_that_is_stopped_while_spark_starts_leaves_nothing(
+    node, tmp_path: Path, stop: Callable[[Command], None], later_s: float
+) -> None:
+    """Neither a JVM, which nobody would ever end, nor files."""
+    topic = node.topic("orders", 1)
+    line = ["archive", "--topic", topic, "--to", str(tmp_path / "archive"), "--nameserver", node.address]
+    with command(tmp_path, *line) as starting:
+        group = starting.process.pid
+        try:
+            wait_for(lambda: any("SparkSubmit" in line for line in processes_of(group)), "a JVM starts")
+            time.sleep(later_s)
+            stop(starting)
+            assert starting.process.wait(30) == 130, starting.log.read_text()
+            wait_for(lambda: not processes_of(group), "its JVM ends")
+        finally:
+            if processes_of(group):
+                os.killpg(group, signal.SIGKILL)
+        assert "Traceback" not in starting.log.read_text()
+        assert list(starting.temporary.glob("penstock-spark-*")) == []
 
 
 def archived(root: Path) -> list[Row]:
