@@ -141,7 +141,15 @@ cdef extern from *:
     #define PENSTOCK_FOLD_LANE(lane, k, next) _mm_xor_si128(_mm_xor_si128( \\
         _mm_clmulepi64_si128(lane, k, 0x00), _mm_clmulepi64_si128(lane, k, 0x11)), next)
     #define PENSTOCK_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
-    /* The last 128 bits, after whole 16-byte blocks were folded in: to 64 bits, then to 32 by Barrett's method. */
+    /* Of these 48 bytes, the 16 from r on move a register's first r bytes to its end, those from 16 + r on its other
+       bytes to its beginning; what they leave out becomes zero, and has its high bit set here. */
+    static const unsigned char penstock_shifts[48] = {
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
+    /* Fold in the n bytes at p, before which there are at least 16 more. Whole blocks first. Of a rest of r bytes, as
+       many move over a last block that the accumulator's other bytes and the rest make up: no byte goes through a
+       table. Then 128 bits become 64, and those 32 by Barrett's method. */
     __attribute__((target("pclmul,sse4.1")))
     static inline uint32_t penstock_crc_finish(__m128i a, const unsigned char *p, size_t n) {
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
@@ -150,6 +158,12 @@ cdef extern from *:
         const __m128i low_words = _mm_set_epi32(0, -1, 0, -1);
         __m128i t;
         while (n >= 16) { a = PENSTOCK_FOLD_LANE(a, by_128, PENSTOCK_LOAD(p)); p += 16; n -= 16; }
+        if (n) {
+            const __m128i others = PENSTOCK_LOAD(penstock_shifts + 16 + n);
+            t = _mm_blendv_epi8(_mm_shuffle_epi8(a, others), PENSTOCK_LOAD(p + n - 16), others);
+            a = _mm_shuffle_epi8(a, PENSTOCK_LOAD(penstock_shifts + n));
+            a = PENSTOCK_FOLD_LANE(a, by_128, t);
+        }
         t = _mm_clmulepi64_si128(a, by_128, 0x10);
         a = _mm_xor_si128(_mm_srli_si128(a, 8), t);
         t = _mm_srli_si128(a, 4);
@@ -158,14 +172,15 @@ cdef extern from *:
         t = _mm_clmulepi64_si128(_mm_and_si128(t, low_words), barrett, 0x00);
         return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, t), 1);
     }
-    /* n is at least 64 and a multiple of 16. Constants: x to the power of (distance + 32) and (distance - 32)
-       modulo the polynomial, bit-reflected, for a fold over that distance in bits. */
+    /* n is at least 16. Constants: x to the power of (distance + 32) and (distance - 32) modulo the polynomial,
+       bit-reflected, for a fold over that distance in bits. */
     __attribute__((target("pclmul,sse4.1")))
     static inline uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
         const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
         const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-        __m128i a = _mm_xor_si128(PENSTOCK_LOAD(p), _mm_cvtsi32_si128((int)c));
-        __m128i b = PENSTOCK_LOAD(p + 16), d = PENSTOCK_LOAD(p + 32), e = PENSTOCK_LOAD(p + 48);
+        __m128i a = _mm_xor_si128(PENSTOCK_LOAD(p), _mm_cvtsi32_si128((int)c)), b, d, e;
+        if (n < 64) return penstock_crc_finish(a, p + 16, n - 16);
+        b = PENSTOCK_LOAD(p + 16); d = PENSTOCK_LOAD(p + 32); e = PENSTOCK_LOAD(p + 48);
         p += 64; n -= 64;
         while (n >= 64) {
             a = PENSTOCK_FOLD_LANE(a, by_512, PENSTOCK_LOAD(p));
@@ -179,8 +194,8 @@ cdef extern from *:
         a = PENSTOCK_FOLD_LANE(a, by_128, e);
         return penstock_crc_finish(a, p, n);
     }
-    /* The same with two lanes to a register: n is at least 256 and a multiple of 16. With `to`, the bytes are copied
-       there on the way: the loop waits for the multiplier anyway, so the copy costs next to nothing. */
+    /* The same with two lanes to a register: n is at least 128. With `to`, the bytes are copied there on
+       the way: the loop waits for the multiplier anyway, so the copy costs next to nothing. */
     #define PENSTOCK_FOLD_PAIR(pair, k, next) _mm256_xor_si256(_mm256_xor_si256( \\
         _mm256_clmulepi64_epi128(pair, k, 0x00), _mm256_clmulepi64_epi128(pair, k, 0x11)), next)
     #define PENSTOCK_LOAD_PAIR(p) _mm256_loadu_si256((const __m256i *)(p))
@@ -222,29 +237,25 @@ cdef extern from *:
     }
     #endif
     static inline int32_t penstock_crc31(const unsigned char *p, Py_ssize_t at, Py_ssize_t count) {
-        uint32_t c = 0xFFFFFFFFu;
-        size_t n = (size_t)count;
+        const uint32_t start = 0xFFFFFFFFu;
+        const size_t n = (size_t)count;
+        uint32_t c;
         p += at;
     #ifdef PENSTOCK_FOLD
-        if (n >= 64 && penstock_can_fold) {
-            size_t whole = n & ~(size_t)15;
-            c = whole >= 256 && penstock_can_fold_wide ? penstock_crc_fold_wide(c, p, whole, 0)
-                                                       : penstock_crc_fold(c, p, whole);
-            p += whole; n -= whole;
-        }
+        if (n >= 16 && penstock_can_fold)
+            c = n >= 256 && penstock_can_fold_wide ? penstock_crc_fold_wide(start, p, n, 0)
+                                                   : penstock_crc_fold(start, p, n);
+        else
     #endif
-        return (int32_t)(~penstock_crc_tables(c, p, n) & 0x7FFFFFFFu);
+            c = penstock_crc_tables(start, p, n);
+        return (int32_t)(~c & 0x7FFFFFFFu);
     }
     /* Copy bytes and give their checksum. */
     static inline int32_t penstock_copy_crc31(unsigned char *to, Py_ssize_t to_at, const unsigned char *p, Py_ssize_t at,
                                               Py_ssize_t count) {
     #ifdef PENSTOCK_FOLD
-        if (count >= 256 && penstock_can_fold_wide) {
-            size_t whole = (size_t)count & ~(size_t)15, rest = (size_t)count - whole;
-            uint32_t c = penstock_crc_fold_wide(0xFFFFFFFFu, p + at, whole, to + to_at);
-            memcpy(to + to_at + whole, p + at + whole, rest);
-            return (int32_t)(~penstock_crc_tables(c, p + at + whole, rest) & 0x7FFFFFFFu);
-        }
+        if (count >= 256 && penstock_can_fold_wide)
+            return (int32_t)(~penstock_crc_fold_wide(0xFFFFFFFFu, p + at, (size_t)count, to + to_at) & 0x7FFFFFFFu);
     #endif
         memcpy(to + to_at, p + at, (size_t)count);
         return count ? penstock_crc31(p, at, count) : 0;
@@ -303,12 +314,13 @@ cdef extern from *:
         __builtin_prefetch((const char *)object + 64);
     }
 
-    /* The same for bytes at a place, as far as most small records reach. */
-    static inline void penstock_prefetch_at(const unsigned char *p, Py_ssize_t at) {
-        __builtin_prefetch(p + at);
-        __builtin_prefetch(p + at + 64);
-        __builtin_prefetch(p + at + 128);
-        __builtin_prefetch(p + at + 192);
+    /* The same for a record of some size at a place: all of a small one; of a large one both ends, between which the
+       processor looks ahead by itself. */
+    static inline void penstock_prefetch_at(const unsigned char *p, Py_ssize_t at, Py_ssize_t size) {
+        const unsigned char *first = p + at, *last = first + size - 1, *stop;
+        stop = size > 512 ? first + 256 : last;
+        for (; first < stop; first += 64) __builtin_prefetch(first, 0, 2);
+        __builtin_prefetch(last, 0, 2);
     }
 
     static inline void penstock_move(unsigned char *p, Py_ssize_t to, Py_ssize_t from, Py_ssize_t count) {
@@ -377,7 +389,8 @@ cdef extern from *:
     int32_t java_hash "penstock_java_hash"(const unsigned char *p, Py_ssize_t pos, Py_ssize_t count,
                                            int32_t seed) noexcept nogil
     void prefetch "penstock_prefetch"(object target) noexcept
-    void prefetch_at "penstock_prefetch_at"(const unsigned char *p, Py_ssize_t pos) noexcept nogil
+    void prefetch_at "penstock_prefetch_at"(const unsigned char *p, Py_ssize_t pos,
+                                            Py_ssize_t size) noexcept nogil
     int write_ahead "penstock_write_ahead"(int fd, const unsigned char *p, Py_ssize_t count, int64_t position,
                                            int64_t room) noexcept nogil
 

@@ -127,8 +127,8 @@ def prefetch(target: Any) -> None:
     """Bring an object near before it is used; a hint to the processor, nothing to Python."""
 
 
-def prefetch_at(p: Any, pos: int) -> None:
-    """The same for bytes at a place, as far as most small records reach."""
+def prefetch_at(p: Any, pos: int, size: int) -> None:
+    """The same for a record of some size at a place."""
 
 
 def new_buffer(size: int) -> bytearray:

@@ -49,7 +49,7 @@ cdef enum:
 
     BLOCK_ROWS = 512
     BLOCK_BYTES = 196608
-    AHEAD = 4
+    AHEAD = 8
     R_RECORD = 0
     R_REST = 8
     R_BODY = 16

@@ -76,7 +76,7 @@ ROW_REASONS = {
 BLOCK_ROWS = 512
 BLOCK_BYTES = 196608
 # How many entries ahead a record is asked for.
-AHEAD = 4
+AHEAD = 8
 R_RECORD = 0
 R_REST = 8
 R_BODY = 16

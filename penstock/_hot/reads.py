@@ -24,13 +24,17 @@ if not cython.compiled:
         get_i64,
         get_u8,
         new_buffer,
+        prefetch_at,
         put_i32,
         put_i64,
         same_bytes,
     )
     from penstock._hot.checks import check_record
-    from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+    from penstock._hot.layout import AHEAD, ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
     from penstock._hot.mapped import MappedBytes
+
+# Reserved for an answer before its records are checked.
+GATHER_BYTES = 4 << 20
 
 
 @cython.cclass
@@ -61,6 +65,10 @@ class EntrySelection:
     def offset(self, i: int) -> int:
         """Its queue offset."""
         return self._field(i, 12)
+
+    def entries(self) -> bytes:
+        """All of them as they are kept."""
+        return bytes(self.chosen[: self.count * ENTRY_SIZE])
 
     def _field(self, i: int, at: int) -> int:
         if i < 0 or i >= self.count:
@@ -100,8 +108,8 @@ class EntrySelection:
                 if code not in self.tags:
                     self.scanned_to = first + i + 1
                     continue
-            # An offset without a record takes no bytes of the answer.
-            taken = 0 if size == FILLER_SIZE else size
+            # An offset without a record takes no bytes of the answer, nor does an entry that makes no sense.
+            taken = 0 if size == FILLER_SIZE or size < 0 else size
             if self.count and (self.count >= self.max_count or self.total_bytes + taken > self.max_bytes):
                 self.full = True
                 return 0
@@ -128,15 +136,15 @@ def gather(
     verify: bool,
 ) -> tuple[bytearray, list[int], list[int]]:
     """One copy of every chosen record that is sound: (bytes, indexes of damaged ones, of missing ones)."""
-    # Two passes: room is reserved only for records that were checked, because an entry's size may lie. A size
-    # of 0 marks what the second pass leaves out.
+    # Each record is copied right after its check, while it is near. An entry's size may lie, so no more than
+    # GATHER_BYTES are reserved on its word; what goes beyond grows with records that were checked.
     count: cython.Py_ssize_t = selection.count
     damaged: list = []
     missing: list = []
-    total: cython.Py_ssize_t = 0
     used: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     number: cython.longlong
+    current: cython.longlong = -1
     pos: cython.Py_ssize_t
     phy: cython.longlong
     size: cython.longlong
@@ -149,20 +157,35 @@ def gather(
     name: cython.p_uchar = topic
     name_size: cython.Py_ssize_t = len(topic)
     data: MappedBytes
+    has_data: cython.bint = False
+    most: cython.Py_ssize_t = GATHER_BYTES
+    room: cython.Py_ssize_t = selection.total_bytes
+    if room > most:
+        room = most
+    out: bytearray = new_buffer(room)
+    grown: bytearray
+    target: cython.p_uchar = out
+    source: cython.p_uchar
     for i in range(count):
         phy = get_i64(chosen, i * ENTRY_SIZE)
-        size = get_i32(chosen, i * ENTRY_SIZE + 8)
         number = -1 if phy < low else (phy - low) // segment
-        if size == FILLER_SIZE or number < 0 or number >= maps_count or maps[number] is None:
+        if number != current:
+            current = number
+            has_data = number >= 0 and number < maps_count and maps[number] is not None
+            if has_data:
+                data = maps[number]
+        # Records of one queue lie apart, where no processor looks ahead by itself.
+        if has_data and i + AHEAD < count:
+            pos = get_i64(chosen, (i + AHEAD) * ENTRY_SIZE) - low - number * segment
+            size = get_i32(chosen, (i + AHEAD) * ENTRY_SIZE + 8)
+            if pos >= 0 and size > 0 and pos + size <= data.size:
+                prefetch_at(data.base, pos, size)
+        size = get_i32(chosen, i * ENTRY_SIZE + 8)
+        # A map without bytes: retention took the segment between choosing and copying.
+        if size == FILLER_SIZE or not has_data or data.size == 0:
             missing.append(i)
-            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
             continue
-        data = maps[number]
         pos = phy - low - number * segment
-        if data.size == 0:  # retention took the segment between choosing and copying
-            missing.append(i)
-            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
-            continue
         if (
             size < RECORD_SIZE_MIN
             or pos + size > data.size
@@ -172,19 +195,18 @@ def gather(
             or not _is_of_topic(data.base, pos, name, name_size)
         ):
             damaged.append(i)
-            put_i32(chosen, i * ENTRY_SIZE + 8, 0)
             continue
-        total += size
-    out: bytearray = new_buffer(total)
-    target: cython.p_uchar = out
-    for i in range(count):
-        size = get_i32(chosen, i * ENTRY_SIZE + 8)
-        if size:
-            phy = get_i64(chosen, i * ENTRY_SIZE)
-            number = (phy - low) // segment
-            data = maps[number]
-            copy_bytes(target, used, data.base, phy - low - number * segment, size)
-            used += size
+        if used + size > room:
+            room = used + size if used + size > 2 * room else 2 * room
+            grown = new_buffer(room)
+            source = out
+            target = grown
+            copy_bytes(target, 0, source, 0, used)
+            out = grown
+        copy_bytes(target, used, data.base, pos, size)
+        used += size
+    if used < room:
+        del out[used:]
     return out, damaged, missing
 
 

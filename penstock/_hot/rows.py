@@ -259,8 +259,9 @@ class RowScan:
             # Records of one queue lie apart, where no processor looks ahead by itself.
             if i + AHEAD < count:
                 pos = get_i64(e, (i + AHEAD) * ENTRY_SIZE) - low
-                if pos >= 0 and pos + 256 < limit:
-                    prefetch_at(p, pos)
+                size = get_i32(e, (i + AHEAD) * ENTRY_SIZE + 8)
+                if pos >= 0 and size > 0 and pos + size <= limit:
+                    prefetch_at(p, pos, size)
             phy = get_i64(e, i * ENTRY_SIZE)
             size = get_i32(e, i * ENTRY_SIZE + 8)
             offset = origin + i

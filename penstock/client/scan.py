@@ -7,7 +7,7 @@
                 ...                                        # pulled.data: records one after the other
 
 What Spark's driver and executors use. It reads without being a consumer, in answers of a MiB where the broker
-allows that, and asks for the next answer before the last one is handed out. Works against Penstock and RocketMQ.
+allows that, and asks for the next answers before the last one is handed out. Works against Penstock and RocketMQ.
 
 Rules: as in `scanning`, whose methods these are. May be used from any thread but the client's own; one `read` at a
 time per thread. Nothing is connected before it is needed, so making a Scan costs nothing and cannot fail.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -25,6 +24,7 @@ from typing import Any, Self, TypeVar, Unpack
 from penstock.client.async_admin import AdminSettings
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER
+from penstock.client.read_ahead import QueueRange, ReadAhead
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
 from penstock.client.scanning import RETRY_MS, AsyncScan
 from penstock.errors import ClientClosedError, PenstockError
@@ -34,12 +34,9 @@ from penstock.runtime import Runtime
 __all__ = ["AsyncScan", "OffsetRange", "PullStatus", "Pulled", "QueueId", "QueueRange", "Scan"]
 
 T = TypeVar("T")
-QueueRange = tuple[QueueId, int, int]
 # Rows and bytes to ask for at once; a broker may answer with less.
 ROWS = 16_384
 SIZE = 1 << 20
-# Pulls of one reader that may be under way at once.
-AT_ONCE_MAX = 16
 
 
 class Scan:
@@ -141,10 +138,18 @@ class Scan:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def pull(
-        self, queue: QueueId, offset: int, *, rows: int = ROWS, size: int = SIZE, tags: str = ""
+        self,
+        queue: QueueId,
+        offset: int,
+        *,
+        rows: int = ROWS,
+        size: int = SIZE,
+        tags: str = "",
+        columns: Sequence[str] = (),
     ) -> Pulled:
-        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer."""
-        return self._run(self._scan.pull(queue, offset, rows=rows, size=size, tags=tags))
+        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer. With
+        `columns`, those instead, where the broker has them."""
+        return self._run(self._scan.pull(queue, offset, rows=rows, size=size, tags=tags, columns=columns))
 
     def read(
         self,
@@ -153,6 +158,7 @@ class Scan:
         rows: int = ROWS,
         size: int = SIZE,
         tags: str = "",
+        columns: Sequence[str] = (),
         reuse: bool = False,
     ) -> Iterator[Pulled]:
         """Answers that cover ranges [start, end) of queues, in their order; the next one is on its way while the
@@ -160,19 +166,25 @@ class Scan:
 
         Every answer is handed out, also those without records; the last one of a range may reach past its end. A
         range ends early where an answer leads no further: NOTHING, or MOVED backwards. What that means is for the
-        caller to say. With `reuse` the data of an answer is good only until the next one is taken; its memory serves
-        again then, which saves time.
+        caller to say. With `columns`, large answers of a broker that can are columns of these names, in this order;
+        each answer says what it is. With `reuse` the data of an answer is good only until the next one is taken; its
+        memory serves again then, which saves time.
         """
         thread, scan = self._started()
-        ahead = _ReadAhead(thread, scan, [item for item in ranges if item[1] < item[2]], rows, size, tags)
+        ahead = ReadAhead(
+            thread, scan, [item for item in ranges if item[1] < item[2]], rows, size, tags, columns
+        )
+        done: bytes | bytearray | memoryview = b""
         try:
             while ahead:
                 pulled = ahead.next()
                 yield pulled
                 if reuse:
-                    scan.buffers.give_back(pulled.data)
+                    # Not this one: batches that are views of it may still be in the caller's hands.
+                    scan.sockets.buffers.give_back(done)
+                    done = pulled.data
         finally:
-            ahead.cancel()
+            ahead.close()
 
     # -- groups ----------------------------------------------------------------------------------------------
 
@@ -184,57 +196,3 @@ class Scan:
         """The same without waiting."""
         thread, scan = self._started()
         return thread.submit(scan.commit(group, dict(offsets)))
-
-
-class _ReadAhead:
-    """Answers in the order of ranges, with more of them on their way: at least one, and of small ranges as many as
-    make up one large answer, so that many small ones take one round trip and not as many."""
-
-    def __init__(
-        self,
-        thread: LoopThread,
-        scan: AsyncScan,
-        ranges: Sequence[QueueRange],
-        rows: int,
-        size: int,
-        tags: str,
-    ) -> None:
-        self._thread = thread
-        self._scan = scan
-        self._rows, self._size, self._tags = rows, size, tags
-        self._waiting = deque(ranges)
-        # What is on its way, the range that is handed out next first: (queue, end, rows asked for, answer).
-        self._coming: deque[tuple[QueueId, int, int, concurrent.futures.Future[Pulled]]] = deque()
-        self._rows_coming = 0
-        self._fill()
-
-    def __bool__(self) -> bool:
-        return bool(self._coming)
-
-    def next(self) -> Pulled:
-        """The next answer; what follows it has been asked for."""
-        queue, end, count, answer = self._coming.popleft()
-        pulled = answer.result()
-        self._rows_coming -= count
-        if pulled.offset < pulled.next_offset < end:
-            self._coming.appendleft(self._ask(queue, pulled.next_offset, end))
-        self._fill()
-        return pulled
-
-    def _fill(self) -> None:
-        while self._waiting and (len(self._coming) < 2 or self._rows_coming < self._rows):
-            if len(self._coming) >= AT_ONCE_MAX:
-                return
-            self._coming.append(self._ask(*self._waiting.popleft()))
-
-    def _ask(
-        self, queue: QueueId, offset: int, end: int
-    ) -> tuple[QueueId, int, int, concurrent.futures.Future[Pulled]]:
-        count = min(self._rows, end - offset)
-        self._rows_coming += count
-        pull = self._scan.pull(queue, offset, rows=count, size=self._size, tags=self._tags)
-        return queue, end, count, self._thread.submit(pull)
-
-    def cancel(self) -> None:
-        for *_, answer in self._coming:
-            answer.cancel()

@@ -68,7 +68,7 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """One answer: whole records, one after the other, as they are stored."""
+    """One answer: whole records, one after the other, as they are stored; or columns of them (`column_answers`)."""
 
     queue: QueueId
     offset: int
@@ -79,3 +79,7 @@ class Pulled:
     data: bytes | bytearray | memoryview = b""
     # What the broker called it.
     remark: str = ""
+    # Of what the answer is made, where columns were asked for and this broker has them; empty for records.
+    columns: tuple[str, ...] = ()
+    # Bytes of its records in the log: what limits of size count.
+    stored_bytes: int = 0

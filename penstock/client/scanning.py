@@ -13,19 +13,24 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.async_admin import AdminSettings, AsyncAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
-from penstock.client.pull_connection import Buffers, PullConnection
+from penstock.client.pull_socket import PullSockets
 from penstock.client.routes import MASTER_ID
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
+from penstock.client.signing import signing_hook
 from penstock.errors import ConnectError, OptionError, PenstockError, ResponseError, RouteNotFoundError
+from penstock.message.column_answers import CAN_SPEAK, COLUMNS_FIELD, STORED_FIELD
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.command import Command, parse_integer
 from penstock.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -40,15 +45,16 @@ from penstock.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from penstock.remoting import TlsOptions, check
+from penstock.remoting.hooks import RpcHook, prepare
 from penstock.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TOOLS_GROUP = "TOOLS_CONSUMER"
-PULL_TIMEOUT_MS = 10_000
 RETRY_MS = 60_000
 BACKOFF_MS = (20, 50, 100, 200, 500)
 COMMITS_AT_ONCE = 256
+PULLS_AT_ONCE = 32
 TOPICS_AT_ONCE = 64
 # No message of any log begins there.
 NOWHERE = -1
@@ -95,20 +101,19 @@ class AsyncScan:
         self._given_runtime = runtime
         self._instance: ClientInstance | None = None
         self._acquiring = asyncio.Lock()
-        self._pulls: dict[str, asyncio.Task[PullConnection]] = {}
         # Groups that tools find, with the names of brokers.
         self._listed: set[tuple[str, str]] = set()
-        # Where bodies of answers lie; whoever is done with one may give it back.
-        self.buffers = Buffers()
+        # What pulls go through, also those of readers that wait in their own threads.
+        self.sockets = PullSockets(tls)
+        # Where pulls wait; a silent broker must not take the threads of whoever else is in the loop.
+        self._threads = ThreadPoolExecutor(PULLS_AT_ONCE, "penstock-scan")
 
     async def close(self) -> None:
         """Drop every connection."""
-        pulls, self._pulls = self._pulls, {}
-        for task in pulls.values():
-            task.cancel()
-        for outcome in await asyncio.gather(*pulls.values(), return_exceptions=True):
-            if isinstance(outcome, PullConnection):
-                outcome.close()
+        self.sockets.close()
+        # Pulls that wait for a thread get one and are told that it is over; cancelled, they would look as if their
+        # own callers had given them up.
+        self._threads.shutdown(wait=False)
         await self._admin.close()
         instance, self._instance = self._instance, None
         if instance is not None:
@@ -238,31 +243,46 @@ class AsyncScan:
 
     # -- pulling ---------------------------------------------------------------------------------------------
 
-    async def pull(self, queue: QueueId, offset: int, *, rows: int, size: int, tags: str = "") -> Pulled:
-        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer."""
-        fields = _pull_fields(queue, offset, rows, size, tags)
+    async def pull(
+        self,
+        queue: QueueId,
+        offset: int,
+        *,
+        rows: int,
+        size: int,
+        tags: str = "",
+        columns: Sequence[str] = (),
+    ) -> Pulled:
+        """Records from an offset on: about as many as asked for, or as the broker's limits let it answer. Its queue
+        has the address of who answered."""
 
         async def ask(address: str) -> Pulled:
-            connection = await self._pull_connection(address)
-            command = Command(int(RequestCode.PULL_MESSAGE), dict(fields))
-            return _pulled(queue, offset, await connection.call(command, PULL_TIMEOUT_MS))
+            command = await self.prepared(address, pull_command(queue, offset, rows, size, tags, columns))
+            loop = asyncio.get_running_loop()
+            self.sockets.check_open()
+            answer = await loop.run_in_executor(self._threads, self.sockets.call, address, command)
+            return pulled_of(
+                queue if queue.address == address else replace(queue, address=address), offset, answer
+            )
 
         what = f"reading {queue} at offset {offset}"
         return await self._surely(queue, what, ask, _PASSING_PULL, retry_ms=self.retry_ms)
 
-    async def _pull_connection(self, address: str) -> PullConnection:
-        # Before the look at what there is: two pulls that both waited here would each open a connection.
-        hook = (await self._client()).hook
-        task = self._pulls.get(address)
-        if task is not None and task.done() and (task.exception() is not None or not task.result().is_open):
-            task = None
-        if task is None:
-            context = self._tls.client_context() if self._tls is not None else None
-            task = asyncio.ensure_future(
-                PullConnection.open(address, self._runtime, self.buffers, context, hook)
-            )
-            self._pulls[address] = task
-        return await asyncio.shield(task)
+    @cached_property
+    def _hook(self) -> RpcHook | None:
+        """What every request has to pass where requests are signed."""
+        return signing_hook(self.client_options, self._runtime, None)
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether requests have to be prepared."""
+        return self._hook is not None
+
+    async def prepared(self, address: str, command: Command) -> Command:
+        """The same command, once the hook has seen it."""
+        if self._hook is not None:
+            prepare(self._hook, address, command)
+        return command
 
     # -- trying ----------------------------------------------------------------------------------------------
 
@@ -355,8 +375,7 @@ class AsyncScan:
             if unknown or (answer.code == ResponseCode.SUCCESS and answer.remark):
                 # A pull makes a group known where groups are created on demand, and picks up a reset that an
                 # operator asked for, before which no offset is taken.
-                pull = _pull_fields(queue, 0, 1, 0, "", group)
-                await call(address, RequestCode.PULL_MESSAGE, pull)
+                await client.call(address, pull_command(queue, 0, 1, 0, "", group=group))
                 answer = await call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
             check(answer)
 
@@ -384,10 +403,17 @@ class AsyncScan:
             self._listed.add((group, queue.broker))
 
 
-def _pull_fields(
-    queue: QueueId, offset: int, rows: int, size: int, tags: str, group: str = TOOLS_GROUP
-) -> dict[str, str]:
-    return PullMessageRequestHeader(
+def pull_command(
+    queue: QueueId,
+    offset: int,
+    rows: int,
+    size: int,
+    tags: str,
+    columns: Sequence[str] = (),
+    group: str = TOOLS_GROUP,
+) -> Command:
+    """The request for records of a queue. Columns are what Penstock's brokers may answer with; others do not look."""
+    header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -400,14 +426,20 @@ def _pull_fields(
         sub_version=0,
         expression_type="TAG",
         max_msg_bytes=size or None,
-    ).encode()
+    )
+    fields = header.encode()
+    if columns and CAN_SPEAK:
+        fields[COLUMNS_FIELD] = ",".join(columns)
+    return Command(int(RequestCode.PULL_MESSAGE), fields)
 
 
-def _pulled(queue: QueueId, offset: int, answer: Command) -> Pulled:
+def pulled_of(queue: QueueId, offset: int, answer: Command) -> Pulled:
+    """What the answer to a pull says. ResponseError if it says that there is something wrong."""
     status = _STATUSES.get(answer.code)  # type: ignore[call-overload]
     if status is None:
         raise ResponseError(answer.code, answer.remark or "no reason given")
     place = PullMessageResponseHeader.decode(answer.fields)
+    columns = answer.fields.get(COLUMNS_FIELD, "")
     return Pulled(
         queue,
         offset,
@@ -417,6 +449,8 @@ def _pulled(queue: QueueId, offset: int, answer: Command) -> Pulled:
         place.max_offset,
         answer.body,
         answer.remark or "",
+        tuple(columns.split(",")) if columns else (),
+        parse_integer(STORED_FIELD, answer.fields.get(STORED_FIELD, ""), 0) if columns else 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""The network: asyncio's transports, behind three calls that a simulation can replace.
+"""The network: asyncio's transports, behind three calls that a simulation can replace; and `dial`, for threads.
 
 Rule: a room that talks to others is given a `Network` and writes an `asyncio.Protocol`; it never opens a
 socket itself. What an address may be is decided by the caller, before this door.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from typing import Protocol
 
@@ -150,3 +151,65 @@ class SystemNetwork:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
         return transport
+
+
+class Wire:
+    """A connection for a thread that waits for it; made by `dial`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        # With TLS there is no telling how many bytes of the other side's make up those that are wanted.
+        self._flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
+
+    def send(self, data: bytes) -> None:
+        """All of it; OSError if that cannot be."""
+        self._sock.sendall(data)
+
+    def receive(self, target: memoryview) -> int:
+        """Fill this, or part of it; how much, 0 when the peer has ended it. TimeoutError when nothing came."""
+        try:
+            return self._sock.recv_into(target, 0, self._flags)
+        except BlockingIOError as error:
+            raise TimeoutError("nothing was heard") from error
+
+    def is_alive(self) -> bool:
+        """Whether nothing says that the peer has ended it. Of TLS nothing can be said without reading."""
+        if not self._flags:
+            return True
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """End it; a thread that waits is told."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is gone already
+        self._sock.close()
+
+
+def dial(
+    host: str, port: int, tls: ssl.SSLContext | None = None, *, connect_s: float, silent_s: float
+) -> Wire:
+    """Connect and wait for it: TimeoutError when nobody answers within `connect_s`, OSError when nobody is there. A
+    receive that hears nothing for `silent_s` gives up."""
+    sock = socket.create_connection((host, port), connect_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=host)
+            sock.settimeout(silent_s)
+            return Wire(sock)
+        # The system's own limit: with Python's, a socket does not wait for as many bytes as were asked for.
+        sock.settimeout(None)
+        limit = struct.pack("ll", int(silent_s), int(silent_s % 1 * 1_000_000))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        return Wire(sock)
+    except BaseException:
+        sock.close()
+        raise

@@ -24,9 +24,9 @@ from penstock.client.scan_results import OffsetRange, QueueId
 from penstock.errors import OptionError, RouteNotFoundError
 from penstock.spark.filters import Restriction, restriction_of
 from penstock.spark.gaps import Gaps, reason_for
-from penstock.spark.live import LiveRead, check_beginnings, find_queues, shared_scan
+from penstock.spark.live import LiveRead, check_beginnings, find_queues, row_bytes, shared_scan
 from penstock.spark.options import ReadOptions, near_names
-from penstock.spark.planning import QueueSlice, Task, batch_count, batch_tasks, cores
+from penstock.spark.planning import ROW_BYTES, QueueSlice, Task, batch_count, batch_tasks, cores
 from penstock.spark.positions import check_ends, check_order, resolve
 from penstock.spark.schema import Selection
 
@@ -118,9 +118,10 @@ class LiveReader(BatchReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with explaining(), Scan(options.nameserver, **options.access.settings()) as scan:
+        with explaining(), Scan(options.nameserver, retry_ms=0, **options.access.settings()) as scan:
             slices = self._wanted(scan.offsets_by_time)
-        tasks = batch_tasks(slices, options.min_partitions, options.cores or cores())
+            size = ROW_BYTES if options.min_partitions else row_bytes(scan, slices)
+        tasks = batch_tasks(slices, options.min_partitions, options.cores or cores(), size)
         return [LivePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

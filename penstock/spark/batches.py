@@ -2,7 +2,8 @@
 
 A decoder takes records as a pull answers them, or queue entries with the segment they lead into, and gives record
 batches of at most so many rows and bytes. Rows that do not fill a batch wait for what comes next; `finish` gives
-the last ones. A record that fails its checksum, or whose body cannot be unpacked, is no row: it is in `damaged`.
+the last ones. Answers in columns become batches as they are, cut to about that size. A record that fails its
+checksum, or whose body cannot be unpacked, is no row: it is in `damaged`.
 
 Rule: no object per row. The compiled `_hot/columns.py` fills the buffers, Arrow gets them as they are. Runs in an
 executor's task, in one thread. Knows neither Spark nor a network, and never changes what it is fed.
@@ -19,10 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock._hot.columns import Columns
-from penstock._hot.layout import ROW_REASONS
+from penstock._hot.layout import NO_RECORD, ROW_REASONS
 from penstock._hot.mapped import MappedBytes
 from penstock.errors import CodecError, MessageTooLargeError, OptionError
 from penstock.message import HostAddress
+from penstock.message.column_answers import unpack
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL, PROPERTY_VALUES, check_columns
 
 ROWS_MAX = 1 << 20
@@ -83,6 +85,7 @@ class RecordDecoder:
         self.columns = check_columns(columns)
         self.schema = arrow_schema(self.columns, nullable)
         self.next_offset = 0
+        self._rows, self._size = rows, size
         self._unpacked_max = unpacked_max
         self._columns = Columns(
             self.columns,
@@ -158,6 +161,39 @@ class RecordDecoder:
             if not self._columns.full:
                 return
             yield self._batch()
+
+    def feed_columns(
+        self, data: bytes | bytearray | memoryview, start: int, end: int, names: Sequence[str], topic: str
+    ) -> Iterator[pa.RecordBatch]:
+        """An answer in columns of these names, for queue offsets [start, end): all that this decoder has but topic
+        and broker. Batches are views of it: it must stay as it is. CodecError if it makes no sense."""
+        yield from self.finish()
+        rows, found, damaged = unpack(names, data, end - start)
+        place, lost = start, 0
+        for first, last, _ in damaged:
+            if not place <= first <= last < end:
+                raise CodecError(f"an answer in columns that tells of damage from offset {first} to {last}")
+            place, lost = last + 1, lost + last + 1 - first
+        if rows + lost != end - start:
+            raise CodecError(f"an answer in columns leaves out some of {end - start} messages")
+        same = {"topic": topic, "broker": self.broker}
+        try:
+            arrays = [
+                self._array(field, rows, found[field.name])
+                if field.name in found
+                else pa.repeat(pa.scalar(same[field.name], field.type), rows)
+                for field in self.schema
+            ]
+            whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            whole.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise CodecError(f"an answer in columns that is damaged: {error}") from error
+        for first, last, why in damaged:
+            self._columns.note(first, last, why if why in ROW_REASONS else NO_RECORD)
+        self.next_offset = end
+        step = min(self._rows, max(1, rows * self._size // max(whole.nbytes, 1)))
+        for at in range(0, rows, step):
+            yield whole.slice(at, step)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What is left, if anything; the decoder can be fed again afterwards."""

@@ -1,8 +1,9 @@
 """Reading from a running cluster: what a task does on an executor, and what the driver asks before.
 
-A task pulls its slices of queues in answers of a MiB, decodes one while the next is on its way, and yields
-Arrow batches. Every offset of a slice ends up in one of three places: a row, a filter that left it out, or a gap
-(`gaps`).
+A task pulls its slices of queues in answers of 4 MiB, decodes one while the next is on its way, and yields
+Arrow batches. A read of numbers and bodies alone asks brokers to answer in columns, which are batches already
+(docs/decisions/0053); RocketMQ's do not know of that and answer with records. Every offset of a slice ends up in
+one of three places: a row, a filter that left it out, or a gap (`gaps`).
 
 Rules: an executor shares nothing with the driver but the options in its task; it knows the address of each broker
 from its task and asks a name server only when that fails. A broker that restarts, or hands over to a replica, is
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING
 from penstock.client.access import Access, explaining
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueId
-from penstock.errors import ResponseError, RouteNotFoundError
+from penstock.errors import CodecError, PenstockError, ResponseError, RouteNotFoundError
+from penstock.message.column_answers import NAMES
 from penstock.runtime import SystemClock
 from penstock.spark.gaps import Gaps, Reason, reason_for
 from penstock.spark.options import ReadOptions
-from penstock.spark.planning import QueueSlice
+from penstock.spark.planning import ROW_BYTES, QueueSlice
 from penstock.spark.schema import Selection
 
 if TYPE_CHECKING:
@@ -34,9 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 PULL_ROWS = 65_536
+# What the size of a record is judged by.
+QUEUES_SAMPLED, ROWS_SAMPLED, BYTES_SAMPLED = 8, 64, 64 << 10
 # Between two looks at a queue that has less than was planned.
 PAUSE_S = 0.2
 _REMOVED = "MESSAGE_WAS_REMOVING"
+# The same for all rows of an answer.
+KNOWN_HERE = frozenset(("topic", "broker"))
 
 _scans: dict[tuple[tuple[str, ...], int, Access], Scan] = {}
 _scans_lock = threading.Lock()
@@ -91,6 +97,24 @@ def _near_topics(scan: Scan, topic: str) -> str:
     return f", did you mean {near.rstrip('?')}" if near else ""
 
 
+def row_bytes(scan: Scan, slices: Sequence[QueueSlice]) -> int:
+    """About how large a record is, by a few from the middle of some queues, each counted by its rows. It ends at the
+    first broker that does not answer, with a guess if need be: the plan must not wait, its tasks do."""
+    rows = total = 0
+    for item in slices[:: max(1, -(-len(slices) // QUEUES_SAMPLED))]:
+        try:
+            pulled = scan.pull(
+                item.queue, (item.start + item.end) // 2, rows=ROWS_SAMPLED, size=BYTES_SAMPLED
+            )
+        except PenstockError:
+            break
+        count = pulled.next_offset - pulled.offset
+        if pulled.status is PullStatus.FOUND and count > 0:
+            rows += item.rows
+            total += len(pulled.data) * item.rows // count
+    return max(1, total // rows) if rows else ROW_BYTES
+
+
 # -- a task ------------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +130,12 @@ class LiveRead:
     tags: tuple[str, ...] = ()
     key: str = ""
     _unfinished: list[QueueSlice] = field(default_factory=list)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """What brokers may answer with, instead of records: nothing, where more of a record is needed."""
+        names = tuple(name for name in self.selection.names if name not in KNOWN_HERE)
+        return names if NAMES.issuperset(names) and not self.tags and not self.key else ()
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """The rows of the slices, each queue's in their order."""
@@ -147,7 +177,12 @@ class LiveRead:
         current = next(todo)
         at = current.start
         for pulled in self.scan.read(
-            slices, rows=PULL_ROWS, size=self.options.pull_bytes, tags=" || ".join(self.tags), reuse=True
+            slices,
+            rows=PULL_ROWS,
+            size=self.options.pull_bytes,
+            tags=" || ".join(self.tags),
+            columns=self._columns,
+            reuse=True,
         ):
             while pulled.queue != current.queue or not current.start <= pulled.offset < current.end:
                 current = next(todo)
@@ -181,14 +216,21 @@ class LiveRead:
         queue = pulled.queue
         decoder.broker = queue.broker
         decoder.forget_damaged()
-        yield from decoder.feed_run(
-            pulled.data,
-            pulled.offset,
-            end,
-            topic=queue.topic.encode(),
-            queue_id=queue.queue_id,
-            complete=not self.tags,
-        )
+        if pulled.columns:
+            if pulled.columns != self._columns:
+                raise CodecError(
+                    f"{queue} answers with columns {', '.join(pulled.columns)[:80]}, which nobody wants"
+                )
+            yield from decoder.feed_columns(pulled.data, pulled.offset, end, self._columns, queue.topic)
+        else:
+            yield from decoder.feed_run(
+                pulled.data,
+                pulled.offset,
+                end,
+                topic=queue.topic.encode(),
+                queue_id=queue.queue_id,
+                complete=not self.tags,
+            )
         for damage in decoder.damaged:
             reason = reason_for(damage.reason)
             self._gap(queue, damage.queue_offset, damage.last_offset, reason, damage.reason)

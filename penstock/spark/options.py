@@ -81,7 +81,7 @@ class ReadOptions:
     # Batch: whether filters that Spark pushes may leave out what is read; see docs/spark/source.md before.
     push_filters: bool = False
     # Bytes to ask a broker for at once; it may answer with less.
-    pull_bytes: int = 1 << 20
+    pull_bytes: int = 4 << 20
     # How long a broker may be out of reach before a task fails, in milliseconds.
     retry_ms: int = 60_000
     # Streams: how often new topics, queues and brokers are looked for, in milliseconds.

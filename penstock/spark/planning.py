@@ -21,7 +21,7 @@ K = TypeVar("K")
 ROWS_WORTH_A_TASK = 16_384
 # A batch task with more takes long to repeat when it fails; with less, starting it shows (40 ms in the JVM).
 BYTES_OF_A_TASK = 256 << 20
-# What a record is taken for where nobody knows: a broker tells offsets, a store directory sizes.
+# What a record is taken for where nobody can tell.
 ROW_BYTES = 1024
 # A micro-batch below this is read by one task.
 ROWS_WORTH_A_STREAM_TASK = 32_768
@@ -54,10 +54,13 @@ def cores() -> int:
 # -- batch -------------------------------------------------------------------------------------------------------
 
 
-def batch_tasks(slices: Iterable[QueueSlice], min_partitions: int, core_count: int) -> list[Task]:
+def batch_tasks(
+    slices: Iterable[QueueSlice], min_partitions: int, core_count: int, row_bytes: int = ROW_BYTES
+) -> list[Task]:
     """Tasks of about equal numbers of rows."""
     wanted = sorted(item for item in slices if item.rows > 0)
-    return _fill(wanted, batch_count(sum(item.rows for item in wanted), min_partitions, core_count))
+    total = sum(item.rows for item in wanted)
+    return _fill(wanted, batch_count(total, min_partitions, core_count, row_bytes))
 
 
 def batch_count(total: int, min_partitions: int, core_count: int, row_bytes: int = ROW_BYTES) -> int:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from penstock._hot.layout import ENTRY_SIZE
+from penstock._hot.columns import Columns
+from penstock._hot.layout import ENTRY_SIZE, NO_RECORD
+from penstock._hot.mapped import MappedBytes
 from penstock._hot.reads import EntrySelection, gather, store_timestamp
 from penstock.errors import CodecError
 from penstock.message import StoredMessage, decode_record
+from penstock.message.column_answers import ColumnAnswer, pack
 from penstock.message.hashing import java_string_hash
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Entry
@@ -69,6 +73,8 @@ class GetResult:
     # Queue offsets in the range read whose records are damaged or gone; none of them is in `data`.
     damaged: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
+    # Of an answer in columns: how many bytes its records have. `data` is what `column_answers` packs then.
+    stored_bytes: int = 0
 
     def messages(self) -> list[StoredMessage]:
         """The records decoded."""
@@ -93,6 +99,26 @@ def _selection(
     if wanted is None:
         return EntrySelection(max_count, max_bytes, tags)
     return EntrySelection(max(SCAN_BYTES // 20, max_count), max(max_bytes, FILTER_BYTES_MAX), tags)
+
+
+class _Chosen(NamedTuple):
+    """What a read has to know of the moment in which its entries were chosen. `cuts`: those of a replica's log; one
+    more by the end, and what was copied may be half gone."""
+
+    queue: ConsumeQueue
+    first_base: int
+    views: list[MappedBytes | None]
+    low: int
+    high: int
+    cuts: int
+
+
+class _PackedBody(Exception):
+    """A body that has to be unpacked before it can be a value."""
+
+
+def _refuse_packed(body: bytes, flags: int) -> bytes:
+    raise _PackedBody
 
 
 class StoreReader:
@@ -132,19 +158,12 @@ class StoreReader:
         """Up to `max_count` records from a queue offset on; `tags` are codes from `tag_codes`."""
         max_count = max(max_count, 1)
         max_bytes = min(max(max_bytes, 100), READ_BYTES_MAX)
-        with self._lock:
-            cuts = len(self._log.cuts)
-            queue = self._queues.get(topic, queue_id)
-            outside = self._outside(queue, offset)
-            if queue is None or outside is not None:
-                return outside or GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-            low, high = queue.min_offset, queue.max_offset
-            selection = _selection(max_count, max_bytes, tags, wanted)
-            queue.select(selection, offset, max(SCAN_BYTES // 20, max_count))
-            first_base, views = self._log.first_base, list(self._log.views)
+        selection = _selection(max_count, max_bytes, tags, wanted)
+        chosen = self._choose(topic, queue_id, offset, selection, max(SCAN_BYTES // 20, max_count))
+        if isinstance(chosen, GetResult):
+            return chosen
+        queue, first_base, views, low, high, cuts = chosen
         following = selection.scanned_to
-        if following < 0:
-            return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
         if wanted is not None:
             selection, following = choose(
                 selection, views, first_base, self._log.segment_size, wanted, max_count, max_bytes
@@ -180,6 +199,93 @@ class StoreReader:
             tuple(selection.offset(i) for i in damaged),
             tuple(selection.offset(i) for i in missing),
         )
+
+    def get_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        names: Sequence[str],
+    ) -> GetResult | None:
+        """The same records taken apart: columns of these names, with limits that count whole records. None if one of
+        the bodies is packed: whoever wants it unpacks it, not the broker."""
+        max_count = max(max_count, 1)
+        selection = EntrySelection(max_count, min(max(max_bytes, 100), READ_BYTES_MAX), None)
+        chosen = self._choose(topic, queue_id, offset, selection, max_count)
+        if isinstance(chosen, GetResult):
+            return chosen
+        queue, first_base, views, low, high, cuts = chosen
+        columns = Columns(
+            names,
+            b"",
+            selection.count,
+            2 * READ_BYTES_MAX,
+            (),
+            b"",
+            True,  # whatever `verify_reads` says: the checksum does not travel
+            _refuse_packed,
+            bytes,
+        )
+        try:
+            self._take(columns, selection, views, first_base, queue.state.topic, queue_id)
+        except _PackedBody:
+            return None
+        if cuts != len(self._log.cuts):
+            return self.get_columns(topic, queue_id, offset, max_count, max_bytes, names)
+        for first, last, why in columns.damaged:
+            for lost in range(first, last + 1) if why != NO_RECORD else ():
+                self._report(topic, queue_id, lost, selection.position(lost - offset))
+        damaged = columns.damaged
+        rows, found = columns.take()
+        if not rows:
+            return GetResult(GetStatus.MESSAGE_WAS_REMOVING, selection.scanned_to, low, high)
+        data = pack(names, ColumnAnswer(rows, found, damaged))
+        return GetResult(
+            *(GetStatus.FOUND, selection.scanned_to, low, high, data, rows),
+            stored_bytes=selection.total_bytes,
+        )
+
+    def _choose(
+        self, topic: str, queue_id: int, offset: int, selection: EntrySelection, scan_max: int
+    ) -> _Chosen | GetResult:
+        """Choose entries under the lock; the answer itself where there are none."""
+        with self._lock:
+            queue = self._queues.get(topic, queue_id)
+            outside = self._outside(queue, offset)
+            if queue is None or outside is not None:
+                return outside or GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            low, high = queue.min_offset, queue.max_offset
+            queue.select(selection, offset, scan_max)
+            log = self._log
+            chosen = _Chosen(queue, log.first_base, list(log.views), low, high, len(log.cuts))
+        if selection.scanned_to < 0:
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, high, low, high)
+        return chosen
+
+    def _take(
+        self,
+        columns: Columns,
+        selection: EntrySelection,
+        views: list[MappedBytes | None],
+        first_base: int,
+        topic: bytes,
+        queue_id: int,
+    ) -> None:
+        """Segment by segment, as entries lead; those of segments that are gone have no record."""
+        entries, size, first = selection.entries(), self._log.segment_size, selection.offset(0)
+        at = 0
+        while at < selection.count:
+            number = (selection.position(at) - first_base) // size
+            view = views[number] if 0 <= number < len(views) else None
+            was = at
+            if view is not None and view.size:
+                base = first_base + number * size
+                at = columns.take_entries(view, base, entries, at, first, topic, queue_id, False)
+            if at == was:
+                columns.note(first + at, first + at, NO_RECORD)
+                at += 1
 
     def warm(
         self,

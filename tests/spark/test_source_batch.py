@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.spark.gaps import read_gaps
 from penstock.spark.reasons import reason_of
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL
+from penstock.store.reading import StoreReader
 from tests.spark.retention import expiring_node
 
 
@@ -355,3 +356,32 @@ def test_a_topic_that_is_nearly_right_is_suggested(spark, node, orders):
     assert f"did you mean {orders}" in said
     pattern = spark.read.format("penstock").option("nameserver", node.address).option("topicPattern", "zzz.*")
     assert "no topic matches 'zzz.*'" in refused(lambda: pattern.load().count())
+
+
+# -- answers in columns ------------------------------------------------------------------------------------------
+
+
+def test_large_reads_of_numbers_and_bodies_come_in_columns(spark, node, monkeypatch):
+    """The rows are those of the directory, message by message; who needs more of a message gets records."""
+    columns = []
+    get_columns = StoreReader.get_columns
+
+    def noted(self, *arguments):
+        columns.append(arguments[-1])
+        return get_columns(self, *arguments)
+
+    monkeypatch.setattr(StoreReader, "get_columns", noted)  # the broker runs in this process
+    topic = node.topic("wide", 2)
+    node.send(topic, [{"body": b"%d" % n * (n % 40), "tag": "AB"[n % 2]} for n in range(6_000)])
+    names = ["topic", "queue_id", "queue_offset", "body", "born_time", "store_time", "reconsume_times"]
+    names += ["physical_offset", "size"]
+    offline = spark.read.format("penstock").option("topic", topic).option("columns", ",".join(names))
+    wanted = offline.load(str(node.directory)).orderBy("queue_id", "queue_offset").collect()
+    assert len(wanted) == 6_000
+    live = read(spark, node, topic, columns=",".join(names), batchRows="500").load()
+    assert live.orderBy("queue_id", "queue_offset").collect() == wanted
+    assert set(columns) == {tuple(names[1:])}
+    columns.clear()
+    assert read(spark, node, topic, columns="queue_id,tags").load().where("tags = 'A'").count() == 3_000
+    assert read(spark, node, topic, columns="body,keys").load().count() == 6_000
+    assert columns == []

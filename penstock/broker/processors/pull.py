@@ -4,7 +4,8 @@
     reading     one gathered run of records, within the limits for memory or disk; filtered by tag code, or by an
                 SQL92 expression over the properties (`broker/filtering.py`)
     scans       ask for more than those limits, in messages and in bytes, and have their own; what they want from
-                disk is brought into memory by a thread first, so that nobody else waits for the disk
+                disk is brought into memory by a thread first, so that nobody else waits for the disk. They may ask
+                for columns instead of records (`message/column_answers.py`)
     nothing     answered with 19, 20 or 21, or held by `LongPolling` until something may match
     commit      bit 0 commits the consumer's offset, on the first try only
     where       every answer says which broker of the set to ask next: the master, or a slave for what lies so far
@@ -15,7 +16,7 @@ have. While the master is there, a consumer that is not far behind is sent to it
 while it is gone, the slave names itself and holds pulls until more comes.
 
 Offsets from the wire are compared, never computed with: negative and huge ones get the answers of RocketMQ's
-table (A16). The records leave as the buffer they were gathered into. Owned by the event loop.
+table (A16). What was read leaves as the buffer it was gathered into. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.store_times import memory_window
 from penstock.broker.topics import Topics
 from penstock.errors import PenstockError, RequestError
+from penstock.message.column_answers import CAN_SPEAK, COLUMNS_FIELD, NAMES, STORED_FIELD
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import MessageModel, SubscriptionData
 from penstock.protocol.bodies.balance import HOLDER_FIELD
@@ -89,6 +91,8 @@ class Pull:
     group: GroupConfig
     offset: int
     started_ms: int
+    # In which a scan wants its answer; empty for records.
+    columns: tuple[str, ...] = ()
 
 
 class PullProcessor:
@@ -179,6 +183,7 @@ class PullProcessor:
             group,
             header.queue_offset,
             self._clock.monotonic_ms(),
+            _columns(command),
         )
 
     def _readable_topic(self, header: PullMessageRequestHeader) -> TopicConfig:
@@ -253,6 +258,12 @@ class PullProcessor:
         wanted = pull.wanted
         if wanted is not None:
             wanted.begin()
+        elif pull.columns and pull.codes is None and self._is_scan(header):
+            found = self._store.reader.get_columns(
+                header.topic, header.queue_id, pull.offset, count, size, pull.columns
+            )
+            if found is not None:
+                return found
         return self._store.get(header.topic, header.queue_id, pull.offset, count, size, pull.codes, wanted)
 
     def _limits(self, pull: Pull) -> tuple[int, int]:
@@ -326,11 +337,15 @@ class PullProcessor:
         if result.count:
             took_ms = self._clock.monotonic_ms() - pull.started_ms
             self._statistics.got(
-                header.consumer_group, header.topic, header.queue_id, result.count, len(result.data), took_ms
+                *(header.consumer_group, header.topic, header.queue_id, result.count),
+                result.stored_bytes or len(result.data),
+                took_ms,
             )
         else:
             self._statistics.missed()
         fields = self._fields(pull, result.next_offset, result.min_offset, result.max_offset)
+        if result.stored_bytes:
+            fields |= {COLUMNS_FIELD: ",".join(pull.columns), STORED_FIELD: str(result.stored_bytes)}
         return pull.command.answer(code, result.status.name, fields, result.data)
 
     def _fields(self, pull: Pull, following: int, low: int, high: int) -> dict[str, str]:
@@ -466,3 +481,11 @@ def _wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     return (
         subscription.code_set or SubscriptionData.parse(subscription.topic, subscription.sub_string).code_set
     )
+
+
+def _columns(command: Command) -> tuple[str, ...]:
+    """Columns that are asked for, each of them once; none where one is not known here, as to a newer client, who
+    then gets the records that an older broker would send."""
+    text = command.fields.get(COLUMNS_FIELD, "")
+    names = tuple(dict.fromkeys(text.split(","))) if text and CAN_SPEAK else ()
+    return names if NAMES.issuperset(names) else ()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
+from penstock.client import read_ahead
 from penstock.client.received import decode_records
 from penstock.client.scan import PullStatus, QueueId, Scan
 from tests.interop.wire.peer import Peer, Server, eventually
@@ -50,6 +51,22 @@ def test_everything_is_read_in_order(scan: Scan, queues: list[QueueId]) -> None:
     found = bodies(scan.read([(queue, 0, COUNT) for queue in queues]))
     assert found == [b"%d" % (n * QUEUES + q) for q in range(QUEUES) for n in range(COUNT)]
     assert bodies(scan.read([(queues[1], 98, COUNT)])) == [b"197", b"199"]
+
+
+@pytest.mark.feature("python-clients", "rocketmq-5.3")
+def test_who_knows_no_columns_answers_with_records(
+    server: Server, scan: Scan, queues: list[QueueId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "COLUMNS_ROWS_MIN", 1)
+    answers = list(scan.read([(queue, 0, COUNT) for queue in queues], rows=1_000, columns=("body",)))
+    assert not any(
+        answer.columns for answer in answers
+    )  # a hundred messages are no scan for Penstock, either
+    assert bodies(answers) == [b"%d" % (n * QUEUES + q) for q in range(QUEUES) for n in range(COUNT)]
+    rows = 60_000
+    pulled = scan.pull(queues[0], 0, rows=rows, columns=("queue_offset",))
+    assert bool(pulled.columns) == (server.name == "penstock")
+    assert pulled.next_offset == COUNT if server.name == "penstock" else 0 < pulled.next_offset <= COUNT
 
 
 @pytest.mark.feature("python-clients", "rocketmq-5.3")

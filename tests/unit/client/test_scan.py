@@ -3,17 +3,19 @@
 import asyncio
 import itertools
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 import penstock
 from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
-from penstock.client.pull_connection import PullConnection
+from penstock.client.pull_socket import PullSockets
 from penstock.client.received import decode_records
-from penstock.client.scan import AsyncScan, Pulled, PullStatus, QueueId, Scan
+from penstock.client.scan import AsyncScan, PullStatus, QueueId, Scan
 from penstock.errors import (
     ClientClosedError,
     ConnectError,
@@ -25,6 +27,7 @@ from penstock.remoting import TlsOptions
 from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
 from tests.unit.client.consuming import until
+from tests.unit.client.scans import bodies, fill
 from tests.unit.spark.guarded_node import SECRETS, guarded_node
 
 
@@ -38,21 +41,6 @@ def address() -> Iterator[str]:
 def scan(address) -> Iterator[Scan]:
     with Scan(address, retry_ms=2_000) as found:
         yield found
-
-
-def fill(address, topic, count, *, queues=1, **parts):
-    with penstock.Admin(address) as admin:
-        admin.create_topic(topic, queues)
-    with penstock.Producer(address) as producer:
-        places = [penstock.MessageQueue(topic, "test-broker", number) for number in range(queues)]
-        for future in [
-            producer.send_async(topic, b"%d" % n, queue=places[n % queues], **parts) for n in range(count)
-        ]:
-            future.result()
-
-
-def bodies(answers) -> list[bytes]:
-    return [message.body for answer in answers if answer.data for message in decode_records(answer.data)]
 
 
 # -- what there is -----------------------------------------------------------------------------------------------
@@ -142,25 +130,6 @@ def test_what_lies_on_disk_is_read_in_large_answers_too():
         assert bodies(answers) == [b"%d" % n for n in range(2_000)]
 
 
-def test_the_next_answer_is_asked_for_before_the_last_is_handed_out(address):
-    fill(address, "T", 10)
-    with Scan(address) as scan:
-        queue = scan.queues("T")[0]
-        asked: list[int] = []
-        pull = scan._scan.pull
-
-        async def noted(queue, offset, **limits) -> Pulled:
-            asked.append(offset)
-            return await pull(queue, offset, **limits)
-
-        scan._scan.pull = noted
-        reading = scan.read([(queue, 0, 10)], rows=3)
-        assert next(reading).next_offset == 3
-        until(lambda: asked == [0, 3])
-        reading.close()
-        assert len(asked) == 2
-
-
 def test_tags_are_filtered_by_the_broker(scan, address):
     for n in range(6):
         fill(address, "T", 1, tag="ABC"[n % 3])
@@ -199,8 +168,6 @@ def restartable(directory) -> Iterator[tuple[EmbeddedBroker, LoopThread]]:
 
 @pytest.mark.fault("F1")
 def test_a_broker_that_restarts_elsewhere_is_found_again(tmp_path):
-    from dataclasses import replace
-
     from penstock.broker.broker import Broker
 
     with restartable(tmp_path) as (embedded, thread), Scan(embedded.address, retry_ms=10_000) as scan:
@@ -395,28 +362,48 @@ def test_the_async_form(address):
         thread.stop()
 
 
-def test_pulls_that_begin_at_once_share_a_connection(address, monkeypatch):
-    """Nothing is connected before the first of them, so all wait for the same client."""
+def test_pulls_that_begin_at_once_do_not_get_in_each_others_way(address):
+    """Each waits in a thread, with a connection of its own; the next ones use them again."""
     fill(address, "T", 3)
-    opened = []
-    open_one = PullConnection.open
-
-    async def counted(*arguments, **others):
-        opened.append(arguments)
-        return await open_one(*arguments, **others)
-
-    monkeypatch.setattr(PullConnection, "open", counted)
 
     async def test() -> None:
         async with AsyncScan(address) as scan:
             queue = (await scan.queues("T"))[0]
         async with AsyncScan(address) as scan:
-            pulls = (scan.pull(queue, offset, rows=1, size=1 << 20) for offset in range(3))
-            assert bodies(await asyncio.gather(*pulls)) == [b"0", b"1", b"2"]
+            for _ in range(3):
+                pulls = (scan.pull(queue, offset, rows=1, size=1 << 20) for offset in range(3))
+                assert bodies(await asyncio.gather(*pulls)) == [b"0", b"1", b"2"]
+            assert isinstance(scan.sockets, PullSockets)
+            assert len(scan.sockets._open) <= 3
 
     thread = LoopThread("test")
     try:
         thread.run(test())
     finally:
         thread.stop()
-    assert len(opened) == 1
+
+
+@pytest.mark.fault("F3")
+def test_a_broker_that_says_nothing_keeps_nobody_else_in_the_loop(address):
+    """Pulls wait in threads of the scan's own: more of them than a loop has must not stop the others' work."""
+    fill(address, "T", 3)
+
+    async def test() -> None:
+        async with AsyncScan(address, retry_ms=0) as scan:
+            queue = (await scan.queues("T"))[0]
+            # The system takes connections for it; nobody ever answers on them.
+            with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+                silent = replace(queue, address=f"127.0.0.1:{listener.getsockname()[1]}")
+                pulls = [asyncio.ensure_future(scan.pull(silent, 0, rows=1, size=1 << 20)) for _ in range(64)]
+                await asyncio.sleep(0.2)
+                assert not any(pull.done() for pull in pulls)
+                assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 3) == "done"
+                await scan.close()
+                found = await asyncio.gather(*pulls, return_exceptions=True)
+        assert {type(error) for error in found} == {ClientClosedError}
+
+    thread = LoopThread("test")
+    try:
+        thread.run(test())
+    finally:
+        thread.stop()

@@ -1,20 +1,30 @@
 """A task's reading, without Spark: every offset is a row, filtered, or a gap."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 import penstock
+from penstock.client import read_ahead
 from penstock.client.loop_thread import LoopThread
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, QueueId
 from penstock.errors import ConnectError, GapError, RouteNotFoundError
 from penstock.spark.gaps import Gaps, missing_offsets, read_gaps
-from penstock.spark.live import LiveRead, check_beginnings, close_scans, find_queues, shared_scan
+from penstock.spark.live import (
+    LiveRead,
+    check_beginnings,
+    close_scans,
+    find_queues,
+    row_bytes,
+    shared_scan,
+)
 from penstock.spark.options import OnGap, ReadOptions
-from penstock.spark.planning import QueueSlice
+from penstock.spark.planning import ROW_BYTES, QueueSlice
 from penstock.spark.schema import Selection
 from penstock.testing import EmbeddedBroker
+from penstock.testing.embedded import BROKER
 
 pytest.importorskip("pyarrow")
 COLUMNS = Selection(("topic", "broker", "queue_id", "queue_offset", "body"), frozenset())
@@ -25,7 +35,8 @@ class Node:
 
     def __init__(self, directory) -> None:
         self.directory = directory
-        self.embedded = EmbeddedBroker(directory)
+        # What asks for more than one message is a scan.
+        self.embedded = EmbeddedBroker(directory, broker=replace(BROKER, pull_count_memory_max=1))
         self.thread = LoopThread("test-broker")
         self.thread.run(self.embedded.start())
         self.address = self.embedded.address
@@ -71,6 +82,13 @@ def node(tmp_path) -> Iterator[Node]:
         made.close()
 
 
+@pytest.fixture(autouse=True, params=[1, 1 << 30], ids=["columns", "records"])
+def answers(request, monkeypatch) -> int:
+    """From how many rows on brokers are asked for columns."""
+    monkeypatch.setattr(read_ahead, "COLUMNS_ROWS_MIN", request.param)
+    return request.param
+
+
 @pytest.fixture
 def scan(node) -> Iterator[Scan]:
     with Scan(node.address, retry_ms=300) as made:
@@ -102,6 +120,23 @@ def test_all_rows_of_all_slices(node, scan):
     node.fill("T", 100, queues=3)
     found = rows(reading(node, scan, batchRows="7", pullBytes="4096"), *whole(scan))
     assert found == [(q, n, b"%d" % (3 * n + q)) for q in range(3) for n in range(34 if q == 0 else 33)]
+
+
+def test_answers_are_in_the_form_that_was_asked_for(node, scan, answers, monkeypatch):
+    """And rows of both come in their order."""
+    forms = []
+    feed = LiveRead._feed
+
+    def noted(self, pulled, end, decoder):
+        forms.append(bool(pulled.columns))
+        return feed(self, pulled, end, decoder)
+
+    monkeypatch.setattr(LiveRead, "_feed", noted)
+    node.fill("T", 100, queues=2)
+    slices = [part for item in whole(scan) for part in (item._replace(end=1), item._replace(start=1))]
+    found = rows(reading(node, scan), *slices)
+    assert found == [(q, n, b"%d" % (2 * n + q)) for q in range(2) for n in range(50)]
+    assert forms == ([False, True] * 2 if answers == 1 else [False] * 4)
 
 
 def test_parts_of_a_queue_in_one_task(node, scan):
@@ -231,3 +266,29 @@ def test_connections_are_kept_for_the_next_task(node):
         assert len(rows(reading(node, shared_scan(found)), *whole(shared_scan(found)))) == 1
     finally:
         close_scans()
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_of_records_are_judged_by_some_of_each_queue(node):
+    with penstock.Admin(node.address) as admin:
+        admin.create_topic("T", 2)
+    with penstock.Producer(node.address) as producer:
+        for number in range(120):
+            queue = penstock.MessageQueue("T", "test-broker", number % 3 // 2)
+            producer.send("T", b"x" * (100 if queue.queue_id == 0 else 3_000), queue=queue)
+    with Scan(node.address, retry_ms=0) as scan:
+        slices = [QueueSlice(queue, 0, found.max) for queue, found in scan.ranges(scan.queues("T")).items()]
+        assert [item.rows for item in slices] == [80, 40]
+        small, large = (row_bytes(scan, [item]) for item in slices)
+        assert 180 < small < 320
+        assert 3_080 < large < 3_220
+        assert abs(row_bytes(scan, slices) - (2 * small + large) / 3) <= 2
+
+
+def test_sizes_are_a_guess_where_nobody_answers(node):
+    with Scan(node.address, retry_ms=0) as scan:
+        assert row_bytes(scan, []) == ROW_BYTES
+        gone = QueueId("T", "nobody", 0, "127.0.0.1:1")
+        assert row_bytes(scan, [QueueSlice(gone, 0, 10)]) == ROW_BYTES
