@@ -37,6 +37,11 @@ def spark_session(
                 yield session
         except (PySparkException, Py4JError) as error:
             raise told(error, path) from error
+        except PenstockError as error:
+            # A query that could not be kept up; options and names, which have classes of their own, say all there is.
+            if type(error) is not PenstockError or not isinstance(error.__cause__, PySparkException):
+                raise
+            raise PenstockError(error.message, f"{error.hint}; {_where(path)}") from error
     except PenstockError:
         if log is None and not path.stat().st_size:
             path.unlink()
@@ -76,7 +81,11 @@ def told(error: BaseException, log: Path | None) -> PenstockError:
     """Spark's error in a line, with where to read the rest."""
     from penstock.spark.reasons import reason_of
 
-    return PenstockError(reason_of(error), f"what Spark said is in {log}" if log is not None else "")
+    return PenstockError(reason_of(error), _where(log) if log is not None else "")
+
+
+def _where(log: Path) -> str:
+    return f"what Spark said is in {log}"
 
 
 def _temporary_log() -> Path:

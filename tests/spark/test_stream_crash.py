@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -53,7 +54,13 @@ class Driver:
         for number, _ in enumerate((event for event in self.events() if event["event"] == "batch"), 1):
             if number >= count:
                 return
-        raise AssertionError(f"the driver ended: {self.log.read_text()}")
+        raise AssertionError(f"the driver ended: {self.said()}")
+
+    def said(self) -> str:
+        """What it said, and the end of what Spark said where that was kept."""
+        text = self.log.read_text()
+        kept = [Path(name) for name in re.findall(r"what Spark said is in (\S+)", text)]
+        return "\n".join([text, *(path.read_text(errors="replace")[-10_000:] for path in kept)])
 
     def kill(self, *, with_jvm: bool) -> None:
         """SIGKILL. Without its driver the JVM ends by itself, after whatever it is doing."""

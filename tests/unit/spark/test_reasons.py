@@ -52,3 +52,28 @@ def test_a_book_becomes_a_line() -> None:
     found = reason_of("word " * 10_000)
     assert len(found) <= LENGTH_MAX
     assert "\n" not in found
+
+
+class Captured(Exception):
+    """As PySpark hands on an exception of the JVM: its message, its stack, its cause."""
+
+    def __init__(self, said: str, stack: str, cause: "Captured | None" = None) -> None:
+        super().__init__(said)
+        self._stackTrace, self._cause = stack, cause
+
+
+def test_a_cause_is_told_that_the_message_leaves_out() -> None:
+    root = Captured(
+        "org.x.Lock\nSerialization stack:",
+        "java.io.NotSerializableException: org.x.Lock\n\tat java.io.X(Y.java)",
+    )
+    middle = Captured("Task not serializable", "org.apache.spark.SparkException: Task not serializable", root)
+    outer = Captured("Task not serializable\n=== Streaming Query ===\nid = 1", "", middle)
+    assert reason_of(outer) == "Task not serializable (NotSerializableException: org.x.Lock)"
+    # What is said already is not said twice, and a cause without words adds nothing.
+    assert reason_of(Captured("it failed: no disk", "", Captured("", "java.io.IOException: no disk"))) == (
+        "it failed: no disk"
+    )
+    assert reason_of(Captured("it failed", "", Captured("", "java.lang.NullPointerException"))) == (
+        "it failed (NullPointerException)"
+    )
