@@ -13,6 +13,7 @@ Runs on the driver. Never starts a second JVM in a process, never stops a sessio
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -31,6 +32,7 @@ from penstock.spark import needs_extra
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
 WORKER_SITE = Path(__file__).with_name("worker_site")
 LOOPBACK = "127.0.0.1"
 TASK_ATTEMPTS = 4
@@ -47,6 +49,13 @@ EVERYWHERE = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
+}
+# What Spark puts into the environment of a Python source whenever a stream of it starts, with its own values.
+OF_A_STREAM = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "15",
+    "SPARK_BUFFER_SIZE": "65536",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
 # A master inside this machine: nothing listens for others, and 200 shuffle partitions would be 200 tiny tasks.
 ON_THIS_MACHINE = {
@@ -76,7 +85,7 @@ def session(
 
     wanted = _texts(conf)
     if SparkContext._active_spark_context is not None:
-        return _reuse(SparkSession.builder.getOrCreate(), master, wanted)
+        return let_streams_start(_reuse(SparkSession.builder.getOrCreate(), master, wanted))
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
         master = "local[*]"
@@ -94,7 +103,29 @@ def session(
     with _environment(_variables(is_local(master), submitted)), _standard_error_to(log):
         with _interrupts_wait():
             SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
-        return builder.getOrCreate()
+        return let_streams_start(builder.getOrCreate())
+
+
+def let_streams_start(spark: SparkSession) -> SparkSession:
+    """Make it safe to start streams at the same moment.
+
+    Spark 4.3 has one map of environment variables for a source, for all sessions of a JVM and with no lock. Streams
+    add the same names to it as they start, and two that do so at once can leave it counting a name twice: then it
+    cannot be serialized, and every query of the JVM fails with "Task not serializable" until the JVM ends. Names
+    that are there already only get their values again.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        sources = spark._jsparkSession.sessionState().dataSourceManager()
+        environment = sources.lookupDataSource("penstock").dataSourceCls().envVars()
+        for name, value in OF_A_STREAM.items():
+            environment.putIfAbsent(name, value)
+    except (Py4JError, PySparkException, AttributeError) as error:
+        # Another Spark, or Spark Connect: two streams that start at once may fail there, and nothing else.
+        logger.debug("the environment of streams is left as it is: %s", error)
+    return spark
 
 
 @contextmanager
@@ -118,6 +149,8 @@ def active(spark: SparkSession) -> Iterator[None]:
 def messages_reader(spark: SparkSession, *, stream: bool = False) -> Any:
     """A reader of `penstock` that knows how many tasks this session runs at once. The source plans in a process of
     its own, which sees the driver's machine and nothing of a cluster."""
+    if stream:
+        let_streams_start(spark)  # the session may be the caller's own
     reader: Any = (spark.readStream if stream else spark.read).format("penstock")
     try:
         at_once = spark.sparkContext.defaultParallelism

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from penstock.errors import PenstockError
 from penstock.spark.gaps import read_gaps
 from penstock.spark.reasons import reason_of
+from penstock.spark.session import OF_A_STREAM, messages_reader, session
 from tests.spark.retention import expiring_node
 
 
@@ -363,3 +364,29 @@ def test_a_queue_that_got_shorter_is_a_gap(spark, node, tmp_path):
 def test_mistakes_have_clear_errors(node, stream, options, said):
     topic = node.topic("wrong", 1)
     assert said in refused(stream(topic, **options).run)
+
+
+def test_a_stream_that_starts_adds_nothing_to_what_all_streams_share(spark, stream, node) -> None:
+    """Spark's map of a source's environment has no lock: two streams that add to it at once break the whole JVM."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = sources.lookupDataSource("penstock").dataSourceCls().envVars()
+    topic = node.topic("shared", 1)
+    fill(node, topic, 1, 1)
+    ways = {
+        "a session": session,
+        "a pipeline's reader": lambda: messages_reader(spark, stream=True),
+    }
+    for way, prepare in ways.items():
+        for name in OF_A_STREAM:
+            shared.remove(name)
+        prepare()
+        before = set(shared)
+        assert before >= set(OF_A_STREAM), way
+        assert stream(topic).run() == expected(1, 1)
+        assert set(shared) == before, way
+    # Where nobody prepares it, Spark adds just these: else the names have changed, and the race is back.
+    for name in OF_A_STREAM:
+        shared.remove(name)
+    before = set(shared)
+    assert stream(topic).run() == expected(1, 1)
+    assert set(shared) - before == set(OF_A_STREAM)
