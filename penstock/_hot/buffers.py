@@ -4,7 +4,8 @@ Numbers are in the machine's byte order. Content (bytes, text) is one buffer wit
 end for each. A column may lack values: a bit for each says which are there. Text that is no UTF-8 gets U+FFFD in
 the place of what cannot be read, as Python's "replace" does it, so that every reader of a column can trust it.
 
-`take` hands the buffers over; the column goes on with new ones. Who fills a column keeps to the room it made.
+`take` hands the buffers over, and the column goes on with new ones; or it shows them and goes on with the same, where
+they are read before more is filled in. Who fills a column keeps to the room it made.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ class Numbers:
     def begin(self) -> None:
         """New buffers."""
         self.data = new_buffer(self.rows_max * self.width)
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The same buffers, from their beginning."""
         self.valid = bytearray((self.rows_max + 7) // 8)
         self.nulls = 0
 
-    def take(self, rows: int) -> tuple[bytearray | None, tuple[bytearray, int]]:
+    def take(self, rows: int, keep: bool = False) -> tuple[bytearray | None, tuple[bytearray, int]]:
         """(bits of the values that are there or None if all are, (values, bytes used))."""
         found = (self.valid if self.nulls else None, (self.data, rows * self.width))
-        self.begin()
+        if keep:
+            self.rewind()
+        else:
+            self.begin()
         return found
 
 
@@ -54,11 +62,15 @@ class Content:
         """New buffers, of the size that the batch before needed."""
         self.ends = new_buffer((self.rows_max + 1) * 4)
         self.data = new_buffer(self.size)
+        ends: cython.p_uchar = self.ends
+        put_own_i32(ends, 0, 0)
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The same buffers, from their beginning."""
         self.valid = bytearray((self.rows_max + 7) // 8)
         self.nulls = 0
         self.used = 0
-        ends: cython.p_uchar = self.ends
-        put_own_i32(ends, 0, 0)
 
     @cython.cfunc
     @cython.exceptval(-2, check=True)
@@ -119,9 +131,14 @@ class Content:
         """Text that is no UTF-8 as value `row`; it may take three times the room."""
         return self._put_bytes(row, bytes(p[at : at + size]).decode("utf-8", "replace").encode())
 
-    def take(self, rows: int) -> tuple[bytearray | None, tuple[bytearray, int], tuple[bytearray, int]]:
+    def take(
+        self, rows: int, keep: bool = False
+    ) -> tuple[bytearray | None, tuple[bytearray, int], tuple[bytearray, int]]:
         """(bits of the values that are there or None if all are, (ends, bytes used), (content, bytes used))."""
         found = (self.valid if self.nulls else None, (self.ends, (rows + 1) * 4), (self.data, self.used))
+        if keep:
+            self.rewind()
+            return found
         self.size = max(4096, self.used + self.used // 8 + self.reserve)
         self.begin()
         return found

@@ -103,8 +103,9 @@ class Columns(RowScan):
     def _content(self, wanted: bool) -> Any:
         return Content(self.rows_max) if wanted else None
 
-    def take(self) -> tuple[int, dict[str, tuple]]:
-        """Rows of the batch, and what `take` says of each column; then begin anew."""
+    def take(self, keep: bool = False) -> tuple[int, dict[str, tuple]]:
+        """Rows of the batch, and what `take` says of each column; then begin anew. With `keep` the next batch is
+        filled into the same memory: what is found must have been read by then."""
         rows = self.rows
         found: dict[str, tuple] = {}
         column: tuple
@@ -126,7 +127,7 @@ class Columns(RowScan):
             ("properties", self.properties),
         ):
             if column[1] is not None:
-                found[column[0]] = column[1].take(rows)
+                found[column[0]] = column[1].take(rows, keep)
         self.rows = 0
         self.taken_bytes = 0
         self.full = False

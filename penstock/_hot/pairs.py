@@ -28,9 +28,13 @@ class Pairs:
         self.values = Content(rows_max)
         self.count = 0
 
-    def take(self, rows: int) -> tuple[tuple, tuple, tuple]:
+    def take(self, rows: int, keep: bool = False) -> tuple[tuple, tuple, tuple]:
         """What `Content.take` says of the rows (ends only), of the names and of the values."""
-        found = (self.rows.take(rows), self.names.take(self.count), self.values.take(self.count))
+        found = (
+            self.rows.take(rows, keep),
+            self.names.take(self.count, keep),
+            self.values.take(self.count, keep),
+        )
         self.count = 0
         return found
 

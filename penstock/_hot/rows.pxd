@@ -11,7 +11,7 @@ from penstock._hot.mapped cimport MappedBytes
 
 cdef class RowScan:
     cdef bytearray slots
-    cdef Py_ssize_t rows_max
+    cdef readonly Py_ssize_t rows_max
     cdef long long size_max
     cdef list tags
     cdef bytes codes

@@ -33,6 +33,9 @@ from penstock.store.queue_table import QueueTable
 _LOG = logging.getLogger("penstock.store")
 SCAN_BYTES = 16_000
 READ_BYTES_MAX = 128 << 20
+# Columns of reads up to this size keep their memory for the next one. Memory of some megabytes that is asked for anew
+# goes back to the system each time, and to have its pages again takes longer than filling them.
+COLUMNS_KEPT_BYTES = 8 << 20
 # Records this near to each other are read from disk in one go, and so much of the log at once.
 WARM_NEAR_BYTES = 128 << 10
 WARM_CHUNK_BYTES = 1 << 20
@@ -144,6 +147,7 @@ class StoreReader:
         self._lock = lock
         self._absorb_keys = absorb_keys
         self._reported: set[int] = set()
+        self._columns_kept: tuple[tuple[str, ...], Columns] | None = None
 
     def get(
         self,
@@ -217,17 +221,7 @@ class StoreReader:
         if isinstance(chosen, GetResult):
             return chosen
         queue, first_base, views, low, high, cuts = chosen
-        columns = Columns(
-            names,
-            b"",
-            selection.count,
-            2 * READ_BYTES_MAX,
-            (),
-            b"",
-            True,  # whatever `verify_reads` says: the checksum does not travel
-            _refuse_packed,
-            bytes,
-        )
+        columns = self._columns_for(names, selection.count)
         try:
             self._take(columns, selection, views, first_base, queue.state.topic, queue_id)
         except _PackedBody:
@@ -237,14 +231,34 @@ class StoreReader:
         for first, last, why in columns.damaged:
             for lost in range(first, last + 1) if why != NO_RECORD else ():
                 self._report(topic, queue_id, lost, selection.position(lost - offset))
-        damaged = columns.damaged
-        rows, found = columns.take()
+        damaged, columns.damaged = columns.damaged, []
+        rows, found = columns.take(keep=True)
         if not rows:
             return GetResult(GetStatus.MESSAGE_WAS_REMOVING, selection.scanned_to, low, high)
         data = pack(names, ColumnAnswer(rows, found, damaged))
+        if selection.total_bytes <= COLUMNS_KEPT_BYTES:
+            self._columns_kept = (tuple(names), columns)
         return GetResult(
             *(GetStatus.FOUND, selection.scanned_to, low, high, data, rows),
             stored_bytes=selection.total_bytes,
+        )
+
+    def _columns_for(self, names: Sequence[str], count: int) -> Columns:
+        """Those of the read before, if they have the same names and room for as many rows; else new ones. Who has
+        them has them alone."""
+        kept, self._columns_kept = self._columns_kept, None
+        if kept is not None and kept[0] == tuple(names) and kept[1].rows_max >= count:
+            return kept[1]
+        return Columns(
+            names,
+            b"",
+            1 << (count - 1).bit_length(),  # the next one may have a few more
+            2 * READ_BYTES_MAX,
+            (),
+            b"",
+            True,  # whatever `verify_reads` says: the checksum does not travel
+            _refuse_packed,
+            bytes,
         )
 
     def _choose(

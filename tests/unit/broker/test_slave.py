@@ -16,6 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.classic_set import ClassicMaster, ClassicSlave
 from penstock.broker.options import BrokerOptions, BrokerRole
 from penstock.errors import OptionError
+from penstock.message.column_answers import unpack
 from penstock.nameserver import NameServer, NameServerOptions
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import PullSysFlag
@@ -226,6 +227,28 @@ def test_without_its_master_a_slave_names_itself_and_holds_pulls_until_more_come
             answer = await ahead
             assert answer.code == ResponseCode.PULL_NOT_FOUND
             assert answer.fields["nextBeginOffset"] == "3"
+
+    run(scenario)
+
+
+def test_a_slave_answers_scans_in_columns_as_its_master_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair(tmp_path) as both:
+            for number in range(5):
+                await both.master.client.send(body=b"body %d" % number)
+            await both.follow()
+            await until(lambda: both.slave.broker.topics.get("T"))
+            scan = {"offset": 1, "maxMsgNums": 1_000, "maxMsgBytes": 1 << 20, "columns": "queue_offset,body"}
+            wanted = await both.master.client.pull(**scan)
+            names = tuple(wanted.fields["columns"].split(","))
+            assert unpack(names, wanted.body, 4).rows == 4
+            for has_master in (True, False):
+                if not has_master:
+                    both.lose_master()
+                answer = await both.slave.client.pull(**scan)
+                assert (answer.code, answer.body) == (0, wanted.body)
+                for name in ("columns", "storedBytes", "nextBeginOffset"):
+                    assert answer.fields[name] == wanted.fields[name]
 
     run(scenario)
 

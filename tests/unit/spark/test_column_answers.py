@@ -3,6 +3,7 @@
 import random
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -163,6 +164,76 @@ def test_packed_bodies_are_not_unpacked_here(store):
     assert store.reader.get_columns("T", 0, 0, COUNT + 1, 1 << 30, ("body",)) is None
     found = store.reader.get_columns("T", 0, COUNT, 1, 1 << 20, ("queue_offset",))
     assert found.count == 1  # who does not want bodies may have columns
+
+
+# -- memory that serves again ------------------------------------------------------------------------------------
+
+
+def random_reads(store, seed: int) -> list[tuple[tuple, bytes]]:
+    """What to read, and the answer of columns that were never used before."""
+    chooser = random.Random(seed)
+    reads = []
+    for _ in range(60):
+        names = chooser.choice([ALL, ("body",), ("queue_id", "body"), ("born_time", "store_time")])
+        start = chooser.randrange(COUNT)
+        what = (
+            "T",
+            chooser.randrange(2),
+            start,
+            chooser.randint(1, COUNT),
+            chooser.choice([100, 9_000, 1 << 20]),
+        )
+        store.reader._columns_kept = None
+        reads.append(((*what, names), bytes(store.reader.get_columns(*what, names).data)))
+    return reads
+
+
+def test_no_read_shows_what_another_left_behind(store):
+    """More and fewer rows, others' names, bodies that are shorter, rows with and without a time."""
+    reads = random_reads(store, 1)
+    memory = set()
+    for what, wanted in random.Random(2).sample(reads, len(reads)) * 2:
+        assert bytes(store.reader.get_columns(*what).data) == wanted
+        memory.add(id(store.reader._columns_kept[1]))
+    assert len(memory) < len(reads), "some were used again"
+
+
+@pytest.mark.fault("F7")
+def test_damage_and_packed_bodies_leave_nothing_to_the_next_read(store):
+    names = ("queue_id", "body")
+    whole = bytes(store.reader.get_columns("T", 0, 0, 40, 1 << 20, names).data)
+    request = store.request(Message("T", b"x" * 100), 1)
+    request.sys_flag |= 1
+    store.append_group([request])
+    (entry,) = store.reader.entries("T", 0, 50, 1)
+    segment = store.log.segment_of(entry.position)
+    with open(segment.path, "r+b") as file:
+        file.seek(entry.position - segment.base + 4)
+        file.write(b"\0")
+    for _ in range(2):
+        assert store.reader.get_columns("T", 1, COUNT - 20, 21, 1 << 20, names) is None
+        assert bytes(store.reader.get_columns("T", 0, 0, 40, 1 << 20, names).data) == whole
+        broken = store.reader.get_columns("T", 0, 40, 20, 1 << 20, names).data
+        assert [item[:2] for item in unpack(names, broken, 20).damaged] == [[50, 50]]
+        assert bytes(store.reader.get_columns("T", 0, 0, 40, 1 << 20, names).data) == whole
+
+
+def test_threads_that_read_at_once_share_no_memory(store):
+    reads = random_reads(store, 3)
+
+    def read_all(seed: int) -> int:
+        order = random.Random(seed).sample(reads, len(reads)) * 3
+        return sum(bytes(store.reader.get_columns(*what).data) == wanted for what, wanted in order)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(read_all, range(4))) == [3 * len(reads)] * 4
+
+
+def test_memory_of_large_reads_is_not_kept(store, monkeypatch):
+    monkeypatch.setattr("penstock.store.reading.COLUMNS_KEPT_BYTES", 5_000)
+    for size, is_kept in ((1 << 20, False), (4_000, True), (1 << 20, False)):
+        assert store.reader.get_columns("T", 0, 0, 100, size, ALL).count
+        assert (store.reader._columns_kept is not None) == is_kept
 
 
 # -- what a peer may send ----------------------------------------------------------------------------------------
