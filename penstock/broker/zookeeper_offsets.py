@@ -101,6 +101,8 @@ class ZooKeeperOffsets:
         self._gone: dict[TopicGroup, set[int]] = {}
         self._turn = asyncio.Lock()
         self._soon: asyncio.Task[None] | None = None
+        # Whether there is something that must not wait, which the writing under way may have missed.
+        self._is_urgent = False
         storage.may_write = self._may_write
         storage.collect = self._collect
         offsets.on_change.append(self._changed)
@@ -198,15 +200,21 @@ class ZooKeeperOffsets:
 
     def _write_soon(self) -> None:
         """What goes back or away must not be undone by a restart that finds the old offset in ZooKeeper."""
-        if self._is_leading and (self._soon is None or self._soon.done()):
+        if not self._is_leading:
+            return
+        self._is_urgent = True
+        if self._soon is None or self._soon.done():
             self._soon = asyncio.get_running_loop().create_task(self._write(), name="offsets to ZooKeeper")
 
     async def _write(self) -> None:
-        await asyncio.sleep(GATHER_MS / 1000)
-        try:
-            await self._storage.flush()
-        except MetadataError as error:
-            _LOG.debug("left for the next writing: %s", error)
+        while self._is_urgent:
+            await asyncio.sleep(GATHER_MS / 1000)
+            self._is_urgent = False
+            try:
+                await self._storage.flush()
+            except MetadataError as error:
+                _LOG.debug("left for the next writing: %s", error)
+                return
 
     async def _collect(self) -> None:
         """Hand over what has changed; what is gone is deleted. MetadataError: the rest is done next time."""

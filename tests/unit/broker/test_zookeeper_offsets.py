@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from penstock.coordinator.offsets import broker_id_of_set
+from penstock.coordinator.offsets import OffsetStorage, broker_id_of_set
 from penstock.errors import MetadataUnavailableError
 from penstock.protocol.codes import RequestCode
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
@@ -60,6 +61,15 @@ async def until(holds: Callable[[], bool]) -> None:
 async def commit(client: Client, offset: int, queue: int = 0) -> None:
     fields = {"consumerGroup": "consumers", "topic": "T", "queueId": str(queue), "commitOffset": str(offset)}
     assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+
+
+def no_ordinary_writing(bench: Bench) -> OffsetStorage:
+    """From now on only what must not wait is written, so nothing else can have written it."""
+    assert bench.broker._zookeeper is not None
+    storage = bench.broker._zookeeper._storage
+    assert storage._writer is not None
+    storage._writer.cancel()
+    return storage
 
 
 async def offset_of(client: Client, queue: int = 0) -> int:
@@ -182,18 +192,48 @@ def test_resets_and_deletions_do_not_wait(
 
     async def life() -> None:
         async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            no_ordinary_writing(bench)
             await commit(await joined(bench), 50)
             bench.broker.offsets.assign_reset("consumers", "T", 0, 5)
-            async with asyncio.timeout(4.5):  # sooner than the ordinary writing, every 5 s
-                await until(lambda: text_at(entries, path) == "0-5")
+            await until(lambda: text_at(entries, path) == "0-5")
             entries.create(other, b"1-1")
             bench.broker.offsets.remove_group("consumers")
-            async with asyncio.timeout(4.5):  # sooner than the ordinary writing, every 5 s
-                await until(lambda: text_at(entries, path) is None)
+            await until(lambda: text_at(entries, path) is None)
             assert text_at(entries, other) == "1-1"
             # It may come again, and its offsets with it.
             await commit(bench.client, 2)
         assert text_at(entries, path) == "0-2"
+
+    run(life)
+
+
+def test_a_reset_during_the_writing_of_another_does_not_wait_either(
+    zookeeper: ZooKeeperEnsemble, entries: KazooClient, tmp_path: Path
+) -> None:
+    """The writing that is under way has looked already at what has changed."""
+    paths = [entry("consumers", "T", queue) for queue in (0, 1)]
+
+    async def life() -> None:
+        async with running(tmp_path, zookeeper_offsets=zookeeper.hosts) as bench:
+            storage = no_ordinary_writing(bench)
+            client = await joined(bench)
+            for queue in (0, 1):
+                await commit(client, 50, queue)
+            held, write, is_writing = asyncio.Event(), storage._write, asyncio.Event()
+
+            async def slow_write(*what: Any) -> None:
+                is_writing.set()
+                await held.wait()
+                await write(*what)
+
+            storage._write = slow_write  # type: ignore[method-assign]
+            bench.broker.offsets.assign_reset("consumers", "T", 0, 5)
+            await is_writing.wait()
+            bench.broker.offsets.assign_reset("consumers", "T", 1, 6)
+            held.set()
+            await until(lambda: [text_at(entries, path) for path in paths] == ["0-5", "0-6"])
+            bench.broker.offsets.remove_group("consumers")
+            await until(lambda: [text_at(entries, path) for path in paths] == [None, None])
 
     run(life)
 
