@@ -246,7 +246,8 @@ class StoreReader:
     def _columns_for(self, names: Sequence[str], count: int) -> Columns:
         """Those of the read before, if they have the same names and room for as many rows; else new ones. Who has
         them has them alone."""
-        kept, self._columns_kept = self._columns_kept, None
+        with self._lock:
+            kept, self._columns_kept = self._columns_kept, None
         if kept is not None and kept[0] == tuple(names) and kept[1].rows_max >= count:
             return kept[1]
         return Columns(
