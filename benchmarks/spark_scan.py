@@ -1,7 +1,7 @@
 """Reading a store directory with Spark, against Parquet of the same rows and against a source of tuples.
 
     python -m benchmarks.spark_scan [--quick] [--divide N] [--repeats N] [--bodies noise|orders] [--dir DIR]
-        [--json FILE] [--tuples]
+        [--json FILE] [--tuples] [--only NAME]
 
 Cases: an aggregation that reads every body, a copy to Parquet, a count; bodies of 1 KiB and of 100 bytes, eight
 queues, page cache warm. Baselines, in the same run and taking turns: `spark.read.parquet` of the same rows (written
@@ -156,8 +156,10 @@ def write_store(path: Path, bodies: Bodies, rows: int) -> None:
 class Bench:
     """One body size: a store, the same rows as Parquet, and the cases over both."""
 
-    def __init__(self, spark: SparkSession, folder: Path, bodies: Bodies, rows: int, repeats: int) -> None:
-        self.spark, self.folder, self.rows, self.repeats = spark, folder, rows, repeats
+    def __init__(
+        self, spark: SparkSession, folder: Path, bodies: Bodies, rows: int, repeats: int, only: str = ""
+    ) -> None:
+        self.spark, self.folder, self.rows, self.repeats, self.only = spark, folder, rows, repeats, only
         self.bodies, self.body_size = bodies, bodies.size
         self.store = folder / f"store-{bodies.size}"
         self.parquet = folder / f"parquet-{bodies.size}"
@@ -226,6 +228,8 @@ class Bench:
     def case(
         self, name: str, case: Callable[[], float], baseline: Callable[[], float], target: float | None = None
     ) -> None:
+        if self.only not in name:
+            return
         for _ in range(2):
             case(), baseline()  # Both sides warm: the JVM has compiled what it runs.
         name = f"{name}, {self.body_size} B{', orders' if self.bodies.kind == 'orders' else ''}"
@@ -304,6 +308,7 @@ def main() -> None:
     parser.add_argument(
         "--tuples", action="store_true", help="also the source of tuples, which takes minutes"
     )
+    parser.add_argument("--only", default="", help="cases that have this in their names, as `aggregation vs`")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--dir", type=Path, default=None)
     parser.add_argument("--json", type=Path, default=None)
@@ -319,7 +324,7 @@ def main() -> None:
         for body_size in map(int, arguments.sizes.split(",")):
             rows = ROWS[body_size] // (8 if arguments.quick else arguments.divide)
             repeats = arguments.repeats or (3 if arguments.quick else 5)
-            bench = Bench(spark, folder, Bodies(arguments.bodies, body_size), rows, repeats)
+            bench = Bench(spark, folder, Bodies(arguments.bodies, body_size), rows, repeats, arguments.only)
             bench.prepare()
             bench.run(arguments.tuples)
             figures += bench.figures

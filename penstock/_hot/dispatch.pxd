@@ -30,6 +30,7 @@ cdef class Dispatcher:
     cdef public long long limit
     cdef public bint direct
     cdef Py_ssize_t tags, tags_end, keys_at, keys_end, unique, unique_end, delay, delay_end
+    cdef bytearray _room_for_keys(self)
     cdef int _show(self, object requests, long long base, long long end) except? -1
     cdef int _run_requests(self, object requests) except? -1
     cdef int _run(self, const unsigned char *p, Py_ssize_t pos, Py_ssize_t end, long long base,

@@ -65,7 +65,7 @@ class Dispatcher:
         self.heavy = []
         self.tail_max = tail_max
         self.round = 1
-        self.keys = bytearray(KEYS_ROOM * ENTRY_SIZE)
+        self.keys = self._room_for_keys()
         self.spare_keys: bytearray | None = None
         self.key_count = 0
         self.indexed_to = -1
@@ -101,9 +101,14 @@ class Dispatcher:
     def take_keys(self) -> tuple[bytearray, int]:
         """Hand over the pending keys, to be entered elsewhere while new ones come in; give the memory back after."""
         keys, count = self.keys, self.key_count
-        self.keys, self.spare_keys = self.spare_keys or bytearray(KEYS_ROOM * ENTRY_SIZE), None
+        self.keys, self.spare_keys = self.spare_keys or self._room_for_keys(), None
         self.key_count = 0
         return keys, count
+
+    @cython.cfunc
+    def _room_for_keys(self) -> bytearray:
+        """Megabytes, which a store without an index (a directory that Spark plans to read) does not pay for."""
+        return bytearray(KEYS_ROOM * ENTRY_SIZE if self.index_keys else 0)
 
     def drop_keys(self) -> None:
         """The pending keys are not wanted any more."""

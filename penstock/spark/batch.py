@@ -29,6 +29,7 @@ from penstock.spark.options import ReadOptions, near_names
 from penstock.spark.planning import ROW_BYTES, QueueSlice, Task, batch_count, batch_tasks, cores
 from penstock.spark.positions import check_ends, check_order, resolve
 from penstock.spark.schema import Selection
+from penstock.spark.settling import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +123,7 @@ class LiveReader(BatchReader):
             slices = self._wanted(scan.offsets_by_time)
             size = ROW_BYTES if options.min_partitions else row_bytes(scan, slices)
         tasks = batch_tasks(slices, options.min_partitions, options.cores or cores(), size)
+        settle()
         return [LivePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -157,7 +159,9 @@ class StoreReader(BatchReader):
             total = sum(item.rows for item in slices)
             row_bytes = store.row_bytes(ranges)
             count = batch_count(total, options.min_partitions, options.cores or cores(), row_bytes)
-            return [StorePartition(part) for part in store.splits(ranges, count)] if count else []
+            parts = store.splits(ranges, count) if count else []
+        settle()
+        return [StorePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from penstock.spark.batches import RecordDecoder

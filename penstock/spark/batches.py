@@ -11,8 +11,6 @@ executor's task, in one thread. Knows neither Spark nor a network, and never cha
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +24,12 @@ from penstock.errors import CodecError, MessageTooLargeError, OptionError
 from penstock.message import HostAddress
 from penstock.message.column_answers import unpack
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL, PROPERTY_VALUES, check_columns
+from penstock.spark.settling import settle
 
 ROWS_MAX = 1 << 20
 # The ends of values have 32 bits, and bad bytes in text grow to three.
 SIZE_MAX = 256 << 20
 UNPACKED_MAX = 4 << 20
-_is_settled = False
 
 _TYPES = {
     "string": pa.string(),
@@ -81,7 +79,7 @@ class RecordDecoder:
             raise OptionError(f"a batch of {rows} rows", f"use 1 to {ROWS_MAX} rows")
         if not 1 <= size <= SIZE_MAX:
             raise OptionError(f"a batch of {size} bytes", f"use 1 to {SIZE_MAX} bytes")
-        _settle()
+        settle()
         self.columns = check_columns(columns)
         self.schema = arrow_schema(self.columns, nullable)
         self.next_offset = 0
@@ -247,17 +245,6 @@ class RecordDecoder:
         pair_type = pa.struct([field.type.key_field, field.type.item_field])
         pair_array = pa.Array.from_buffers(pair_type, pairs, [None], children=children)
         return pa.Array.from_buffers(field.type, rows, [None, ends], children=[pair_array])
-
-
-def _settle() -> None:
-    """In a worker of Spark, once: what is loaded by now stays, and need not be looked at again.
-
-    Spark collects garbage after every task, which goes through all objects of the process: tens of milliseconds.
-    """
-    global _is_settled  # noqa: PLW0603 - it is a property of the process
-    if not _is_settled and "pyspark.worker" in sys.modules:
-        _is_settled = True
-        gc.freeze()
 
 
 def _buffers(parts: tuple[Any, ...]) -> list[Any]:

@@ -19,8 +19,9 @@ from penstock.client.scan_results import QueueId
 K = TypeVar("K")
 # A batch task with fewer rows costs more to start than it reads.
 ROWS_WORTH_A_TASK = 16_384
-# A batch task with more takes long to repeat when it fails; with less, starting it shows (40 ms in the JVM).
-BYTES_OF_A_TASK = 256 << 20
+# A batch task with more takes long to repeat when it fails. With less, starting it shows: 40 ms in the JVM, and a
+# core that waits until the first rows have come through Python. A segment of the log is read in a second or two.
+BYTES_OF_A_TASK = 1 << 30
 # What a record is taken for where nobody can tell.
 ROW_BYTES = 1024
 # A micro-batch below this is read by one task.

@@ -31,6 +31,7 @@ from penstock.spark.batch import (
 )
 from penstock.spark.options import ReadOptions
 from penstock.spark.schema import check_schema, message_schema
+from penstock.spark.settling import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -82,6 +83,7 @@ class PenstockDataSource(DataSource):
             self._snapshot = snapshot(self._read_options)
         except PenstockError as error:
             self._problem = (error.message, error.hint)
+        settle()
 
     @classmethod
     def name(cls) -> str:

@@ -45,6 +45,44 @@ def test_the_environment_of_the_process_is_left_alone(spark) -> None:
     assert "worker_site" not in os.environ.get("PYTHONPATH", "")
 
 
+def test_processes_that_plan_and_read_know_that_they_are_sparks(spark) -> None:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def __init__(self, made: bool) -> None:
+            self.made = made
+
+        def partitions(self):
+            from penstock.spark.settling import _is_sparks
+
+            return [InputPartition([self.made, _is_sparks()])]
+
+        def read(self, partition):
+            from penstock.spark.settling import _is_sparks
+
+            yield (*partition.value, _is_sparks())
+
+    class Settled(DataSource):
+        def __init__(self, options) -> None:
+            from penstock.spark.settling import _is_sparks
+
+            super().__init__(options)
+            self.made = _is_sparks()
+
+        @classmethod
+        def name(cls) -> str:
+            return "settled"
+
+        def schema(self) -> str:
+            return "made boolean, planned boolean, read boolean"
+
+        def reader(self, schema):
+            return Reader(self.made)
+
+    spark.dataSource.register(Settled)
+    assert [tuple(row) for row in spark.read.format("settled").load().collect()] == [(True, True, True)]
+
+
 def test_workers_take_pyspark_from_its_directory_and_find_the_package(spark) -> None:
     from pyspark.sql import functions as fn
     from pyspark.sql.types import StringType

@@ -65,9 +65,10 @@ def test_a_small_batch_is_one_task_and_a_large_one_keeps_every_core_busy():
 
 
 def test_small_records_make_fewer_tasks_and_large_ones_more():
-    rows = 4 << 20
+    rows = BYTES_OF_A_TASK // ROW_BYTES * 16
     assert batch_count(rows, 0, 2, ROW_BYTES) == 16
     assert batch_count(rows, 0, 2, ROW_BYTES // 4) == 4
+    assert batch_count(rows, 0, 2, ROW_BYTES // 16) == 2, "a task for each core"
     assert batch_count(100, 0, 2, BYTES_OF_A_TASK // 10) == 10
     assert batch_count(3, 0, 2, BYTES_OF_A_TASK * 2) == 3, "no more tasks than rows"
 

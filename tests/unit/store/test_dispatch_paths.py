@@ -95,3 +95,19 @@ def test_requests_are_shown_only_where_they_may_be(direct: bool, offset: int, li
     dispatcher.direct, dispatcher.offset, dispatcher.limit = direct, offset, limit
     dispatcher.show(requests, 0, size)
     assert (dispatcher.offset, dispatcher.count, dispatcher.key_count, queue.tail_count) == (offset, 0, 0, 0)
+
+
+def test_a_store_without_an_index_keeps_no_room_for_keys() -> None:
+    """Ten megabytes that every plan of a read of a store directory would fill with zeros."""
+    queue = QueueState(b"orders", 0)
+    builder = RecordBuilder(HOST, 1 << 20)
+    builder.build([AppendRequest(queue, b"x", b"KEYS\x01k\x02", 1_700_000_000_000, HOST)], 0, 1 << 20, 1)
+    for indexed, room in ((True, True), (False, False)):
+        dispatcher = Dispatcher((), indexed)
+        dispatcher.add_queue(QueueState(b"orders", 0))
+        assert dispatcher.run_built(builder.buffer, builder.used, 0) == DONE
+        assert dispatcher.key_count == int(indexed)
+        taken, count = dispatcher.take_keys()
+        assert (bool(len(taken)), count) == (room, int(indexed))
+        assert bool(len(dispatcher.keys)) == room
+        dispatcher.give_back(taken)
