@@ -28,6 +28,8 @@ from penstock.store.layout import StorePaths, parse_position, position_name
 
 FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 EMPTY_ENTRY = bytes(ENTRY_SIZE)
+# A write inside one of these is done or not when the process is killed; of a longer one, some may be.
+PAGE_SIZE = 4096
 _LOG = logging.getLogger("penstock.store")
 
 
@@ -247,26 +249,38 @@ class ConsumeQueue:
 
     def cut(self, position: int) -> None:
         """Drop entries of records at or after a log position: they are rebuilt, or gone with the log's end."""
-        end = self._first_at_or_after(position)
-        if end >= self.max_offset:
-            return
+        end = self._first_at_or_after(position, cut_before=True)
         if not self._read_only:
-            self._zero_entries(end, self.state.tail_first)
-        self._end_at(end)
+            self._clear_files(min(end, self.state.tail_first))
+        if end < self.max_offset:
+            self._end_at(end)
 
-    def _zero_entries(self, start: int, end: int) -> None:
-        """A cut queue must not show its old entries after the next load."""
-        for queue_file in self._files:
-            low = max(start, queue_file.first)
-            high = min(end, queue_file.first + self._per_file)
-            if low < high:
-                queue_file.file.pwrite(
-                    bytes((high - low) * ENTRY_SIZE), (low - queue_file.first) * ENTRY_SIZE
-                )
-                queue_file.dirty = True
+    def _clear_files(self, start: int) -> None:
+        """Have nothing in the files from an offset on: a cut queue must not show its old entries after the next load.
 
-    def _first_at_or_after(self, position: int) -> int:
-        """Smallest offset whose record is at or after a log position; fillers count with what precedes them."""
+        From the end backwards, so that whoever is killed in the middle leaves entries without a hole: files first,
+        then the pages of the last one, each in a write of its own. The names are gone for good before the first page
+        is cleared, or else a power loss could bring them back behind cleared ones.
+        """
+        count = len(self._files)
+        while len(self._files) > 1 and self._files[-1].first >= start:
+            self._drop_file(len(self._files) - 1)
+        if len(self._files) < count:
+            self._disk.sync_dir(self._folder)
+        for queue_file in self._files[-1:]:
+            view, first = queue_file.view, max(start - queue_file.first, 0) * ENTRY_SIZE
+            for low, high in reversed(list(queue_file.file.data_ranges(min(first, view.size), view.size))):
+                for page in range((high - 1) // PAGE_SIZE * PAGE_SIZE, low - PAGE_SIZE, -PAGE_SIZE):
+                    at, stop = max(page, low), min(page + PAGE_SIZE, high)
+                    if not is_zero(view, at, stop):
+                        queue_file.file.pwrite(bytes(stop - at), at)
+                        queue_file.dirty = True
+
+    def _first_at_or_after(self, position: int, *, cut_before: bool = False) -> int:
+        """Smallest offset whose record is at or after a log position; fillers count with what precedes them.
+
+        `cut_before`: a cut at this place may have been interrupted. What it cleared was at or after it, too.
+        """
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -275,7 +289,8 @@ class ConsumeQueue:
             while entry is not None and entry.is_filler and probe + 1 < high:
                 probe += 1
                 entry = self.entry(probe)
-            if entry is None or entry.is_filler or entry.position >= position:
+            is_cleared = cut_before and entry is not None and not entry.is_valid
+            if entry is None or entry.is_filler or entry.position >= position or is_cleared:
                 high = middle
             else:
                 low = probe + 1

@@ -412,3 +412,63 @@ def test_power_loss_during_recovery_changes_nothing(tmp_path: Path, mode: FlushM
         shutil.rmtree(folder)
         changes += 1
     assert changes > 10
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.fault("F5")
+@pytest.mark.invariant("I1")
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize(
+    ("keep", "names_are_lost"),
+    [
+        (keep_unsynced, False),
+        (lose_unsynced, False),
+        (lose_unsynced, True),
+        (keep_random_blocks(SeededEntropy(1)), False),
+        (keep_random_blocks(SeededEntropy(2)), True),
+    ],
+    ids=["kill", "lose", "lose-names", "random", "random-lose-names"],
+)
+def test_queues_that_are_built_anew_have_no_hole_when_that_is_cut_short(
+    tmp_path: Path, keep: Keep, names_are_lost: bool
+) -> None:
+    """Recovery clears what queues have from the place on that it reads the log from, over several files each. Whoever
+    stops it in the middle of that leaves entries, cleared ones and old ones; the next recovery begins at the same
+    place, and must not take what was cleared for entries of older records."""
+    source, ledger, clock = tmp_path / "source", Ledger(), ManualClock()
+    store = open_store(source, clock=clock)
+    for serial in range(1, 50):
+        clock.advance(1_000)
+        append(store, serial, ledger)
+    clock.advance(15_000)
+    store.keeper.tick()
+    for serial in range(50, 190):
+        append(store, serial, ledger)
+    for queue in store.queues:
+        queue.drain()
+    store.abandon()
+    with open_store(source, read_only=True) as probe:
+        assert 0 < probe.report.start < probe.log.max_offset // 2
+    failures: dict[int, str] = {}
+    changes = 0
+    while True:
+        folder = tmp_path / str(changes)
+        shutil.copytree(source, folder)
+        disk = FaultyDisk(folder, lose_directory_entries=names_are_lost)
+        disk.stop_after(changes)
+        try:
+            open_store(folder, disk=disk).abandon()
+        except (StoreError, OSError):
+            assert not disk.has_power
+        finished = disk.has_power
+        disk.crash(keep)
+        try:
+            reopened(folder, ledger).abandon()
+        except Exception as error:
+            failures[changes] = f"{type(error).__name__}: {error}"[:300]
+        shutil.rmtree(folder)
+        if finished:
+            break
+        changes += 1
+    assert not failures, f"{len(failures)} of {changes} cuts: {dict(list(failures.items())[:3])}"
+    assert changes > 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.runtime import Disk, SystemDisk
 from penstock.store.consume_queue import FILLER, ConsumeQueue, Entry
 from penstock.store.findings import Findings
 from penstock.store.layout import StorePaths
+from penstock.testing import keep_unsynced
 from tests.fault.store_checks import faulty
 
 PER_FILE = 4
@@ -203,6 +205,55 @@ def test_after_a_cut_the_same_offsets_are_written_again(bench: Bench, end: int) 
     bench.add(11 - min(end, 11))
     bench.queue.drain()
     assert offsets_of(bench.reload()) == list(range(11))
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I3")
+@pytest.mark.parametrize("end", [3, 300, 700])
+def test_a_cut_that_is_killed_leaves_entries_without_a_hole(tmp_path: Path, end: int) -> None:
+    """Files of several pages, the process killed before each change: the queue gets shorter from its end, and the
+    same cut once more makes it right."""
+    changes, lengths, finished = 0, [], False
+    while not finished:
+        folder = tmp_path / str(changes)
+        queue = ConsumeQueue(SystemDisk(), StorePaths(folder), "t", 0, 600, Findings())
+        for offset in range(1_700):
+            queue.state.add_entry(offset * RECORD, RECORD, 0)
+        queue.drain()
+        queue.close()
+        disk = faulty(folder)
+        disk.stop_after(changes)
+        queue = ConsumeQueue(disk, StorePaths(folder), "t", 0, 600, Findings())
+        queue.load()
+        with contextlib.suppress(OSError):
+            queue.cut(end * RECORD)
+        finished = disk.has_power
+        disk.crash(keep_unsynced)
+        queue = ConsumeQueue(SystemDisk(), StorePaths(folder), "t", 0, 600, Findings())
+        queue.load()
+        lengths.append(queue.max_offset)
+        assert offsets_of(queue) == list(range(lengths[-1]))
+        queue.cut(end * RECORD)
+        assert offsets_of(queue) == list(range(end))
+        queue.close()
+        changes += 1
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 1_700
+    assert len(set(lengths)) >= 4
+
+
+@pytest.mark.fault("F5")
+@pytest.mark.parametrize("cleared", [(3, 6), (3, 4), (4, 9), (3, 9), (5, 8)])
+def test_what_an_interrupted_cut_cleared_is_behind_the_next(bench: Bench, cleared: tuple[int, int]) -> None:
+    """As a power loss may leave it: the middle of what was to go is cleared, and the rest is there."""
+    bench.add(11)
+    bench.queue.drain()
+    for offset in range(*cleared):
+        bench.queue.replace(offset, bytes(20))
+    bench.reload()
+    bench.queue.cut(3 * RECORD)
+    assert offsets_of(bench.queue) == [0, 1, 2]
+    assert offsets_of(bench.reload()) == [0, 1, 2]
 
 
 def test_clear(bench: Bench) -> None:
