@@ -68,7 +68,7 @@ test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot mod
 interop: setup ## Run Apache RocketMQ's own store, broker, clients and mqadmin against Penstock (needs Java 17+, Maven, Go)
 	@if reason=$$({ scripts/ensure-java --jdk --quiet && scripts/ensure-maven; } 2>&1); then \
 	    PATH="$$(dirname "$$(scripts/ensure-java --jdk)"):$$PATH" PENSTOCK_EXPECT=compiled \
-	        scripts/run-tests $(PY) tests/interop -rs $(ARGS); \
+	        $(PYTEST) tests/interop -rs $(ARGS); \
 	else \
 	    scripts/banner 'INTEROP TESTS DID NOT RUN: Java or Maven is out of reach' "$$reason"; \
 	fi

@@ -82,7 +82,8 @@ def prepare_build(build: JavaBuild) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     # The cache keeps itself out of version control, whatever the repository ignores.
     (CACHE_DIR / ".gitignore").write_text("*\n", encoding="utf-8")
-    with open(home / "prepare.lock", "wb") as lock:
+    # One lock for all builds: Maven's own repository is theirs together, and not made for two at once.
+    with open(CACHE_DIR / "prepare.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _resolve(home, _JAVA_DIR / build.pom / "pom.xml")
         _compile(home, build)
