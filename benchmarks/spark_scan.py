@@ -5,7 +5,8 @@
 
 Cases: an aggregation that reads every body, a copy to Parquet, a count; bodies of 1 KiB and of 100 bytes, eight
 queues, page cache warm. Baselines, in the same run and taking turns: `spark.read.parquet` of the same rows (written
-by Spark from the same source, snappy), the upper bound; and a Python source that yields a tuple per row. Spark
+by Spark from the same source, snappy), the upper bound; and a Python source that yields a tuple per row. `a ready
+batch` is a source that reads, checks and copies nothing: no Python source can be faster, whatever it reads. Spark
 prunes columns of Parquet by itself and never those of a Python source, so the aggregation names its two columns
 in the schema; a line without that shows what forgetting it costs. `decoding` is the decoder alone, one core.
 
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -32,7 +34,7 @@ from benchmarks.harness import Figure, compare, machine, print_figure, require_c
 from penstock.message import Message, decode_record
 from penstock.runtime import Runtime
 from penstock.spark import session
-from penstock.spark.batches import RecordDecoder
+from penstock.spark.batches import RecordDecoder, arrow_schema
 from penstock.spark.offline import OfflineStore
 from penstock.spark.schema import COLUMNS, check_schema
 from penstock.store import MessageStore, StoreOptions
@@ -108,6 +110,37 @@ class TupleSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TupleReader(self.options["path"], check_schema(schema).names)
+
+
+# -- the source that has nothing to do -------------------------------------------------------------------------------
+
+
+class ReadyReader(DataSourceReader):  # type: ignore[misc]
+    """Yields one batch over and over: what is left is Spark's part of every Python source."""
+
+    def __init__(self, rows: int, body_size: int) -> None:
+        self.rows, self.body_size = rows, body_size
+
+    def partitions(self) -> list[InputPartition]:
+        return [QueuePart(part, 0, self.rows // 2) for part in range(2)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        batch_rows = min(8192, (8 << 20) // self.body_size)
+        bodies = [os.urandom(self.body_size) for _ in range(batch_rows)]
+        schema = arrow_schema(("queue_id", "body"))
+        queues = pa.array([partition.queue_id] * batch_rows, pa.int32())
+        batch = pa.RecordBatch.from_arrays([queues, pa.array(bodies, pa.binary())], schema=schema)
+        for first in range(0, partition.end, batch_rows):
+            yield batch.slice(0, partition.end - first)
+
+
+class ReadySource(DataSource):  # type: ignore[misc]
+    @classmethod
+    def name(cls) -> str:
+        return "penstock_ready"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ReadyReader(int(self.options["rows"]), int(self.options["bodySize"]))
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -243,6 +276,13 @@ class Bench:
             lambda: self.aggregated(self.table("queue_id", "body")),
             TARGETS["aggregation", self.body_size],
         )
+        ready = self.spark.read.format("penstock_ready").schema(PRUNED)
+        ready = ready.option("rows", self.rows).option("bodySize", self.body_size)
+        self.case(
+            "aggregation of a ready batch vs Parquet",
+            lambda: self.aggregated(ready.load()),
+            lambda: self.aggregated(self.table("queue_id", "body")),
+        )
         if self.bodies.kind == "orders":
             self.case(
                 "sum of a JSON field vs Parquet",
@@ -319,6 +359,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="penstock-scan-", dir=arguments.dir))
     spark = session("scan", arguments.master, **{"spark.driver.memory": "3g"})
     spark.dataSource.register(TupleSource)
+    spark.dataSource.register(ReadySource)
     figures: list[Figure] = []
     try:
         for body_size in map(int, arguments.sizes.split(",")):
