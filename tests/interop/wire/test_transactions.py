@@ -176,7 +176,9 @@ def leave_open(peer: Peer, group: str) -> str:
     name = peer.transacting(group=group)
     peer.transact(name, topic, [("done", "commit", "commit"), ("undone", "rollback", "rollback")])
     peer.transact(name, topic, [(f"open{n}", "unknown", "unknown") for n in range(3)])
-    assert bodies(peer.received(peer.push(topic), 1)) == ["done"]
+    seen = bodies(peer.received(peer.push(topic), 1))
+    assert set(seen) == {"done"}
+    assert peer.server.name != "penstock" or len(seen) == 1
     # Asked about, so put back; and RocketMQ keeps marks in memory for three seconds.
     eventually(lambda: len(peer.questions(name)) >= 3, "they are asked about", 30)
     time.sleep(4)
@@ -187,7 +189,8 @@ def leave_open(peer: Peer, group: str) -> str:
 def take_over(peer: Peer, topic: str, group: str) -> None:
     """Everything is there once, when the producer has said so."""
     consumer = peer.push(topic)
-    assert bodies(peer.received(consumer, 1, wait_ms=20_000)) == ["done"]
+    # Once, unless the broker before, if it was Java's, had committed it twice: see `check_seen`.
+    assert set(bodies(peer.received(consumer, 1, wait_ms=20_000))) == {"done"}
     name = answering(peer, topic, group)
     check_seen(peer, consumer, ["done", "hello", "open0", "open1", "open2"])
     assert {question["topic"] for question in peer.questions(name)} == {topic}
