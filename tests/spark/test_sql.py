@@ -134,6 +134,61 @@ def test_messages_that_are_nowhere_are_told(spark: SparkSession, half: dict[str,
     ]
 
 
+def test_internal_topics_have_a_log_behind_their_archive_too(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    """Topics that lists of topics leave out."""
+    topic, root = node.topic("%RETRY%workers", 3), str(tmp_path / "archive")
+    spread(node, topic, numbers(60))
+    archive(topic, root, spark=spark, nameserver=node.address, once=True)
+    spread(node, topic, numbers(40, 60))
+    both = {"archive": root, "nameserver": node.address}
+    assert rows(spark, f"select count(*) from `{topic}`", **both) == [(100,)]
+
+
+def test_a_topic_that_no_broker_has_is_told(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    """It may be deleted, or its brokers are away: then part of it is missing, and nobody can tell."""
+    topic, root = node.topic("left", 3), str(tmp_path / "archive")
+    spread(node, topic, numbers(30))
+    archive(topic, root, spark=spark, nameserver=node.address, once=True)
+    node.admin.delete_topic(topic)
+    both = {"archive": root, "nameserver": node.address}
+    query = f"select count(*) from `{topic}`"
+    with pytest.raises(PenstockError, match="deleted or they are away"):
+        rows(spark, query, **both)
+    assert rows(spark, query, **both, on_gap="skip") == [(30,)]
+    assert rows(spark, query, archive=root) == [(30,)]
+
+
+def test_what_was_archived_of_a_directory_is_not_read_again_from_its_broker(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    topic, root = node.topic("copied", 3), str(tmp_path / "archive")
+    spread(node, topic, numbers(60))
+    archive(topic, root, spark=spark, store=str(node.directory), once=True)
+    spread(node, topic, numbers(40, 60))
+    both = {"archive": root, "nameserver": node.address}
+    query = (
+        f"select count(*), count(distinct queue_id, queue_offset), min(broker), max(broker) from `{topic}`"
+    )
+    assert rows(spark, query, **both) == [(100, 100, "test-broker", "test-broker")]
+    infos = {info.topic: info for info in TopicTables(spark, Places(**both)).info()}
+    assert (infos[topic].archived, infos[topic].live) == (60, 40)
+
+
+@pytest.mark.parametrize(
+    ("archived", "spans"),
+    [
+        ({"t/a/0": [(0, 1)], "t/b/0": [(0, 1)]}, {"t//0": (0, 5)}),
+        ({"t//0": [(0, 1)]}, {"t/a/0": (0, 5), "t/b/0": (0, 5)}),
+        ({"t//0": [(0, 1)], "t/b/0": [(0, 1)]}, {"t/a/0": (0, 5)}),
+    ],
+)
+def test_a_directory_beside_several_brokers_is_refused(archived: Any, spans: Any) -> None:
+    with pytest.raises(OptionError, match="brokers a, b"):
+        aligned(archived, spans)
+
+
 def test_wrong_names_and_wrong_queries_say_what_to_do(spark: SparkSession, half: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=f"did you mean .*{half['topic']}"):
         sql(f"select * from `{half['topic']}x`", spark=spark, nameserver=half["nameserver"])
@@ -145,8 +200,6 @@ def test_wrong_names_and_wrong_queries_say_what_to_do(spark: SparkSession, half:
         sql("select 1", spark=spark, nameserver="127.0.0.1:1", store="x")
     with pytest.raises(OptionError, match="no archive"):
         sql("select * from x", spark=spark, archive="/nonexistent")
-    with pytest.raises(PenstockError, match="brokers a, b"):
-        aligned({"t/a/0": [(0, 1)], "t/b/0": [(0, 1)]}, {"t//0": (0, 5)})
 
 
 def test_values_become_text_and_json(spark: SparkSession) -> None:

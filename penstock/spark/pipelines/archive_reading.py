@@ -4,7 +4,8 @@
     archived_ranges("archive")          {"orders/broker-a/0": [(0, 119_999)], ...}
 
 Rule: what is read is what the manifest says, file by file: rows that were archived after the manifest was read are
-not in the frame, and the ranges that go with it are exact. Runs on the driver; never writes, takes no lock. Whoever
+not in the frame, and the ranges that go with it are exact. Runs on the driver; takes no lock and writes nothing, but
+for a merge that a crash cut short: that is finished first, if the reader may write. Whoever
 wants no Penstock in between reads the directory with whatever reads Parquet (docs/spark/archive.md).
 """
 
@@ -45,7 +46,7 @@ class ArchiveSnapshot:
                 f"{path} is no archive: it has no folder {FOLDER}",
                 "name the directory that was given to `penstock pipeline archive --to`",
             )
-        state = ParquetTree(root, runtime).load()
+        state = ParquetTree(root, runtime).load_settled()
         return ArchiveSnapshot(root, tuple(sorted(files_of(state), key=lambda file: file.path)))
 
     @property

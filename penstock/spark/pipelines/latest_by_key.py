@@ -18,14 +18,13 @@ Spark's tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.errors import OptionError, StoreLockedError
+from penstock.errors import OptionError
 from penstock.runtime import Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
@@ -182,14 +181,9 @@ def read_latest(spark: SparkSession, path: str | Path) -> DataFrame:
             f"{path} is no table of latest messages",
             "name the directory that was given to `penstock pipeline compact`",
         )
-    tree = ParquetTree(root)
-    if tree.manifest.pending() is not None:
-        # Buckets are being swapped, and the manifest has their old files until all are. Whoever does it is waited
-        # for; what a crash left is finished here. Who may not write, or waits in vain, reads what there is.
-        with suppress(OSError, StoreLockedError), tree.changing():
-            pass
+    state = ParquetTree(root).load_settled()
     schema = types.StructType([types.StructField("key", types.StringType()), *message_schema().fields])
-    paths = [f"{root}/{record.path}" for record in LatestTable.latest(tree.load().files.values())]
+    paths = [f"{root}/{record.path}" for record in LatestTable.latest(state.files.values())]
     return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 

@@ -27,10 +27,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import StoreFormatError, StoreLockedError
+from penstock.errors import StoreError, StoreFormatError, StoreLockedError
 from penstock.runtime import FileLock, Runtime
 from penstock.runtime.disk import SwappingDisk
 from penstock.spark.pipelines.manifest import Entry, Manifest, Move, TreeState
@@ -61,6 +61,17 @@ class ParquetTree:
         return self.manifest.load()
 
     # -- paths -----------------------------------------------------------------------------------------------
+
+    def load_settled(self) -> TreeState:
+        """What readers go by. While files are swapped for others the manifest has the old ones until all are: whoever
+        does it is waited for, and what a crash left is finished here. Who may not write, or waits in vain, reads what
+        there is."""
+        with suppress(OSError, StoreError):
+            entry = self.manifest.pending()
+            if entry is not None and any(move.parked for move in entry.moves):
+                with self.changing():
+                    pass
+        return self.load()
 
     def resolve(self, path: str) -> Path:
         """Where a path of the manifest is."""

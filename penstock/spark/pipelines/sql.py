@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import OptionError, PenstockError, RouteNotFoundError
 from penstock.spark.access_options import access_options
 from penstock.spark.options import near_names
 from penstock.spark.pipelines.archive_names import queue_key
@@ -185,8 +185,8 @@ class TopicTables:
         parts = []
         snapshot = self._snapshot().only([topic], until)
         if snapshot.files:
-            parts.append(snapshot.frame(self.spark, wanted))
-        parts += [self._layer(topic, layer, spans, wanted, broker) for layer in seam.layers]
+            parts.append(_of_broker(snapshot.frame(self.spark, wanted), broker))
+        parts += [_of_broker(self._layer(topic, layer, spans, wanted), broker) for layer in seam.layers]
         if not parts:
             parts = [self.spark.createDataFrame([], message_schema(wanted))]
         frame = reduce(lambda one, other: one.unionAll(other), parts)
@@ -204,11 +204,9 @@ class TopicTables:
         return [name for name in COLUMNS if name in wanted]
 
     def _layer(
-        self, topic: str, layer: Layer, spans: Mapping[str, Span], columns: Sequence[str], broker: str
+        self, topic: str, layer: Layer, spans: Mapping[str, Span], columns: Sequence[str]
     ) -> DataFrame:
         """The part of the log that a layer names; queues that it leaves out are read from end to end: not at all."""
-        from pyspark.sql import functions
-
         starts = {key: layer.starts.get(key, span[1]) for key, span in spans.items()}
         ends = {key: layer.ends.get(key, span[1]) for key, span in spans.items()}
         options = {
@@ -226,8 +224,6 @@ class TopicTables:
         else:
             options |= {"nameserver": self.places.nameserver, **access_options(self.places.access)}
             frame = reader.options(**options).load()
-        if broker and "broker" in columns:
-            frame = frame.withColumn("broker", functions.lit(broker))
         return frame.select(*columns)
 
     # -- what is where ---------------------------------------------------------------------------------------
@@ -245,15 +241,12 @@ class TopicTables:
         return self._archive
 
     def _parts(self, topic: str) -> tuple[dict[str, list[Range]], dict[str, Span], str]:
-        """Archived ranges and spans of the log, by the log's names of the queues; the broker that a store directory
-        belongs to, as far as the archive tells."""
+        """Archived ranges and spans of the log, by the log's names of the queues; the broker that they belong to, if
+        only one of the two says so."""
         archived = self._snapshot().ranges([topic])
         if topic not in self._live:
             self._live[topic] = self._spans(topic)
-        spans = self._live[topic]
-        if not self.places.store:
-            return archived, spans, ""
-        return aligned(archived, spans)
+        return aligned(archived, self._live[topic])
 
     def _spans(self, topic: str) -> dict[str, Span]:
         if self.places.store:
@@ -264,9 +257,17 @@ class TopicTables:
         if not self.places.nameserver:
             return {}
         with self._scan() as scan:
-            if topic not in scan.topics() and self._snapshot().ranges([topic]):
-                return {}  # deleted since it was archived
-            found = scan.ranges(scan.queues(topic))
+            try:
+                found = scan.ranges(scan.queues(topic))
+            except RouteNotFoundError:
+                if not self._snapshot().ranges([topic]):
+                    raise
+                # Nobody can tell which: a name server forgets the topics of a broker that is away.
+                self.notes.append(
+                    f"no broker has topic {topic} now, it is deleted or they are away: only what is archived of it "
+                    "is there (to ask for that alone, name no name server)"
+                )
+                return {}
         return {queue.key: (item.min, item.max) for queue, item in found.items()}
 
     def _note_lost(self, lost: Mapping[str, Sequence[Range]]) -> None:
@@ -292,19 +293,30 @@ def _without_context_log() -> Iterator[None]:
 def aligned(
     archived: Mapping[str, list[Range]], spans: Mapping[str, Span]
 ) -> tuple[dict[str, list[Range]], dict[str, Span], str]:
-    """An archive that a broker's name is in, and a store directory that has none: the same queues, if there is one
-    broker in it. Both then go by the directory's names."""
-    brokers = {key.split("/")[1] for key in archived}
-    if len(brokers) > 1:
+    """What came from a store directory has no broker's name, be it the log or what was archived of one. Beside a
+    single broker on the other side they are the same queues. Both then go by the log's names of them; the third is
+    the broker's, where one side lacks it."""
+    ours, theirs = ({key.split("/")[1] for key in keys} for keys in (archived, spans))
+    if "" not in ours | theirs or not (ours and theirs):
+        return dict(archived), dict(spans), ""
+    if len(ours) > 1 or len(theirs) > 1:
+        names = ", ".join(sorted((ours | theirs) - {""}))
         raise OptionError(
-            f"the archive has messages of brokers {', '.join(sorted(brokers))}, and a store directory is of one",
-            "query the archive or the store alone, or the running brokers",
+            f"archive and log have messages of brokers {names}, and a store directory is of one",
+            "query the archive or the log alone",
         )
-    broker = next(iter(brokers), "")
-    renamed = {
-        key.replace(f"/{broker}/", "//", 1) if broker else key: ranges for key, ranges in archived.items()
-    }
-    return renamed, dict(spans), broker
+    (was,), (broker,) = ours, theirs
+    renamed = {key.replace(f"/{was}/", f"/{broker}/", 1): ranges for key, ranges in archived.items()}
+    return renamed, dict(spans), was or broker
+
+
+def _of_broker(frame: DataFrame, broker: str) -> DataFrame:
+    """With this broker's name in place of the one that may be missing."""
+    from pyspark.sql import functions
+
+    if not broker or "broker" not in frame.columns:
+        return frame
+    return frame.withColumn("broker", functions.lit(broker))
 
 
 def all_columns(frame: DataFrame) -> DataFrame:

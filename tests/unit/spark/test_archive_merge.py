@@ -16,7 +16,7 @@ from penstock.runtime import Runtime, SystemDisk
 from penstock.spark.pipelines.archive_commit import commit_batch, files_of
 from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles
 from penstock.spark.pipelines.archive_names import ArchivedFile
-from penstock.spark.pipelines.archive_reading import archived_ranges
+from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, archived_ranges
 from penstock.spark.pipelines.compaction import (
     MERGING,
     Merge,
@@ -27,6 +27,7 @@ from penstock.spark.pipelines.compaction import (
     staged_name,
     write_merged,
 )
+from penstock.spark.pipelines.manifest import Entry, Manifest
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.schema import MAY_BE_NULL
 from penstock.testing import FaultyDisk, PowerLostError
@@ -113,6 +114,29 @@ def test_merged_files_hold_the_same_rows_in_the_same_order(tmp_path: Path) -> No
     archive_of_more.write(batch_of(places(0, range(20, 24))))
     commit_batch(root, archive_of_more.finish(), "q", 5)
     assert len(read_plain(root)) == 44
+
+
+@pytest.mark.fault("F1")
+def test_an_archive_is_read_whole_though_a_crash_cut_a_merge_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are swapped and the manifest does not say so yet: those that it names are gone."""
+    root = tmp_path / "archive"
+    archive_of(root, 5)
+    ranges = archived_ranges(root)
+
+    def crash(manifest: Manifest, entry: Entry) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "settle", crash)
+        with pytest.raises(KeyboardInterrupt):
+            merge_files(Inline(), root)
+    assert ParquetTree(root).manifest.pending() is not None
+    found = ArchiveSnapshot.open(root)
+    assert len(found.files) == 2
+    assert all((root / file.path).is_file() for file in found.files)
+    assert found.ranges() == ranges
 
 
 def test_files_that_stay_are_the_same_files(tmp_path: Path) -> None:
