@@ -66,6 +66,14 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What the attempt that counts has written: a file in the merge's folder."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
     """What a merge of small files did."""
 
@@ -129,8 +137,8 @@ def merge_files(
         token = tree.runtime.entropy.bytes(6).hex()
         tree.make_beside()
         tree.runtime.disk.make_dirs(tree.resolve(f"{MERGING}/{token}"))
-        sizes = _write_all(spark, tree, token, merges, settings)
-        return _publish(tree, token, merges, sizes)
+        written = _write_all(spark, tree, token, merges, settings)
+        return _publish(tree, token, merges, written)
     finally:
         lock.release()
 
@@ -140,12 +148,13 @@ def merge_files(
 
 def _write_all(
     spark: SparkSession, tree: ParquetTree, token: str, merges: Sequence[Merge], settings: FileSettings
-) -> list[int]:
-    """One task for each result; the sizes of the files in the order of the merges."""
+) -> list[Written]:
+    """One task for each result; the files in the order of the merges."""
     root, folder = str(tree.root), str(tree.resolve(f"{MERGING}/{token}"))
 
-    def write(item: tuple[int, Merge]) -> tuple[int, int]:
-        return item[0], write_merged(Path(root), Path(folder) / staged_name(item[0]), item[1], settings)
+    def write(item: tuple[int, Merge]) -> tuple[int, Written]:
+        name = staged_name(item[0])
+        return item[0], Written(name, write_merged(Path(root), Path(folder) / name, item[1], settings))
 
     jobs = list(enumerate(merges))
     found = dict(spark.sparkContext.parallelize(jobs, len(jobs)).map(write).collect())
@@ -153,7 +162,9 @@ def _write_all(
 
 
 def staged_name(number: int) -> str:
-    return f"{number:06d}.tmp"
+    """Another one for each attempt: Spark may run a task twice at once, or again while the first still writes, and
+    the file of the attempt that counts must not be opened by another."""
+    return f"{number:06d}-{Runtime.system().entropy.bytes(6).hex()}.tmp"
 
 
 def write_merged(root: Path, target: Path, merge: Merge, settings: FileSettings) -> int:
@@ -189,14 +200,17 @@ def write_merged(root: Path, target: Path, merge: Merge, settings: FileSettings)
 # -- on the driver -----------------------------------------------------------------------------------------------
 
 
-def _publish(tree: ParquetTree, token: str, merges: Sequence[Merge], sizes: Sequence[int]) -> Merged:
+def _publish(tree: ParquetTree, token: str, merges: Sequence[Merge], written: Sequence[Written]) -> Merged:
     """Swap the folders one by one, each in a commit of its own: the archiver waits for one at most."""
     by_folder: dict[str, list[int]] = {}
     for number, merge in enumerate(merges):
         by_folder.setdefault(merge.folder, []).append(number)
     for folder, numbers in sorted(by_folder.items()):
         with tree.changing() as change:
-            results = {number: replace(merges[number].result, size=sizes[number]) for number in numbers}
+            results = {
+                written[number].name: replace(merges[number].result, size=written[number].size)
+                for number in numbers
+            }
             dropped = [part.path for number in numbers for part in merges[number].parts]
             _swap(change, token, folder, results, dropped)
     with tree.changing() as change:
@@ -207,25 +221,27 @@ def _publish(tree: ParquetTree, token: str, merges: Sequence[Merge], sizes: Sequ
         len(merges),
         sum(part.rows for part in parts),
         sum(part.size for part in parts),
-        sum(sizes),
+        sum(file.size for file in written),
         len(by_folder),
     )
 
 
 def _swap(
-    change: TreeChange, token: str, folder: str, results: dict[int, ArchivedFile], dropped: Sequence[str]
+    change: TreeChange, token: str, folder: str, results: dict[str, ArchivedFile], dropped: Sequence[str]
 ) -> None:
-    """Prepare the folder's successor and commit the swap."""
+    """Prepare the folder's successor, of what stays and the results by their staged names, and commit the swap."""
     tree, disk = change.tree, change.tree.runtime.disk
     staged, work = f"{MERGING}/{token}/{folder}", tree.resolve(f"{MERGING}/{token}")
     place, successor = tree.resolve(folder), tree.resolve(staged)
+    for name, file in results.items():
+        _require_whole(work / name, file)
     disk.make_dirs(successor)
     gone = {Path(path).name for path in dropped}
     for name in disk.list(place):
         if name not in gone:
             link_or_copy(disk, place / name, successor / name)
-    for number, file in results.items():
-        disk.rename(work / staged_name(number), successor / Path(file.path).name)
+    for name, file in results.items():
+        disk.rename(work / name, successor / Path(file.path).name)
     disk.sync_dir(successor)
     holds = Path(next(iter(results.values())).path).name
     change.commit(
@@ -234,6 +250,24 @@ def _swap(
             drop=tuple(dropped),
             moves=(Move(staged, folder, change.park_name(folder), holds),),
         )
+    )
+
+
+def _require_whole(path: Path, file: ArchivedFile) -> None:
+    """The originals go when the swap is done: the file must be the one that its task told of."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        size, rows = path.stat().st_size, pq.read_metadata(path).num_rows
+        if (size, rows) == (file.size, file.rows):
+            return
+        found = f"it has {size} bytes and {rows} rows"
+    except (OSError, pa.ArrowException) as error:
+        found = str(error)
+    raise StoreFormatError(
+        f"{path}, which should become {file.path} with {file.size} bytes and {file.rows} rows, is not whole: {found}",
+        "nothing was replaced; see that driver and executors share the directory, and merge again",
     )
 
 

@@ -20,6 +20,7 @@ from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, archived_r
 from penstock.spark.pipelines.compaction import (
     MERGING,
     Merge,
+    Written,
     _publish,
     link_or_copy,
     merge_files,
@@ -90,6 +91,24 @@ class Inline:
         return self._items
 
 
+class Twice(Inline):
+    """A second attempt of each task begins when the first has ended, and is killed in the middle of its file."""
+
+    def map(self, function: object) -> "Inline":
+        items = self._items
+        super().map(function)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("penstock.spark.pipelines.archive_files.write_group", _killed)
+            for item in items:
+                with pytest.raises(InterruptedError):
+                    function(item)
+        return self
+
+
+def _killed(*_: object) -> None:
+    raise InterruptedError
+
+
 def archive_of(root: Path, batches: int, rows: int = 4) -> None:
     for number in range(batches):
         files = StagedFiles(root, f"task{number}", FileSettings(), SCHEMA)
@@ -139,6 +158,40 @@ def test_an_archive_is_read_whole_though_a_crash_cut_a_merge_short(
     assert found.ranges() == ranges
 
 
+def test_an_attempt_that_comes_late_does_not_touch_the_file_that_counts(tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    archive_of(root, 3)
+    before = read_plain(root)
+    merge_files(Twice(), root)
+    assert len(list(root.rglob("*.parquet"))) == 2
+    assert read_plain(root) == before
+    assert not SystemDisk().list(ParquetTree(root).resolve(MERGING)), "its file is swept with the rest"
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut off", "of other rows"])
+def test_a_merged_file_that_is_not_as_its_task_told_replaces_nothing(tmp_path: Path, harm: str) -> None:
+    root = tmp_path / "archive"
+    archive_of(root, 3)
+    before = read_plain(root)
+
+    class Harmed(Inline):
+        def collect(self) -> list[object]:
+            path = next(ParquetTree(root).resolve(MERGING).rglob("*.tmp"))
+            size = path.stat().st_size
+            path.unlink()
+            if harm == "cut off":
+                path.write_bytes(bytes(size))
+            elif harm == "of other rows":
+                pq.write_table(pa.table({"x": [1]}), path)
+            return super().collect()
+
+    with pytest.raises(StoreFormatError, match="is not whole"):
+        merge_files(Harmed(), root)
+    assert read_plain(root) == before
+    assert merge_files(Inline(), root).files_after == 2
+    assert read_plain(root) == before
+
+
 def test_files_that_stay_are_the_same_files(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     archive_of(root, 2)
@@ -175,11 +228,12 @@ def _write_and_publish(root: Path, merges: list[Merge], runtime: Runtime | None 
     tree.make_beside()
     folder = tree.resolve(f"{MERGING}/x")
     SystemDisk().make_dirs(folder)
-    sizes = [
-        write_merged(root, folder / staged_name(number), merge, FileSettings())
-        for number, merge in enumerate(merges)
+    names = [staged_name(number) for number in range(len(merges))]
+    written = [
+        Written(name, write_merged(root, folder / name, merge, FileSettings()))
+        for name, merge in zip(names, merges, strict=True)
     ]
-    _publish(tree, "x", merges, sizes)
+    _publish(tree, "x", merges, written)
 
 
 @pytest.mark.fault("F1")
