@@ -84,15 +84,16 @@ class ParquetTree:
         return inside if self._disk.exists(inside) else self.root.parent / f".{self.root.name}.beside"
 
     def make_beside(self) -> None:
-        """Have such a folder, on the file system of the root: names can only be swapped within one."""
+        """Have such a folder, on the file system of the root: names can only be swapped within one. One that is there
+        may be on another since the root was moved: it is left as it is, and not used any more."""
         folder = self.beside()
-        if self._disk.exists(folder):
-            return
+        is_new = not self._disk.exists(folder)
         try:
             self._disk.make_dirs(folder)
             if os.stat(folder).st_dev == os.stat(self.root).st_dev:
                 return
-            self._disk.remove_tree(folder)
+            if is_new:
+                self._disk.remove_tree(folder)
         except OSError:
             pass
         self._disk.make_dirs(self.root / _BESIDE_INSIDE)

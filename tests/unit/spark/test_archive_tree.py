@@ -2,9 +2,11 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -222,6 +224,28 @@ def test_without_a_place_beside_the_root_it_is_below(tmp_path: Path, monkeypatch
     swap(tree, {"c.parquet": b"c"}, {"ab.parquet": b"ab"}, ["a.parquet", "b.parquet"])
     assert tree.beside() == tree.root / "_beside"
     assert tree_on(tree.root).beside() == tree.root / "_beside"
+
+
+def test_a_folder_beside_the_root_that_is_on_another_device_is_not_used(tmp_path: Path) -> None:
+    """The root was moved to another disk, with a link in its old place; the folder beside it stayed."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    root = tmp_path / "archive"
+    add(tree_on(root), FILES)
+    swap(tree_on(root), {"c.parquet": b"c"}, {"ab.parquet": b"ab"}, ["a.parquet", "b.parquet"])
+    old = root.parent / ".archive.beside"
+    parked = sorted(old.rglob("*"))
+    with TemporaryDirectory(dir=memory) as elsewhere:
+        shutil.move(root, f"{elsewhere}/archive")
+        root.symlink_to(f"{elsewhere}/archive")
+        swap(tree_on(root), {}, {"abc.parquet": b"abc"}, ["ab.parquet", "c.parquet"])
+        tree = tree_on(root)
+        with tree.changing() as change:
+            assert list(change.state.files) == [f"{DAY}/abc.parquet"]
+        assert visible(root / DAY) == {"abc.parquet": b"abc"}
+        assert tree.beside() == root / "_beside"
+        assert sorted(old.rglob("*")) == parked, "nobody asked for it to be removed"
 
 
 def test_a_commit_whose_files_are_not_there_changes_nothing(tmp_path: Path) -> None:
