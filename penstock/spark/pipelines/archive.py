@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
-from penstock.errors import OptionError
+from penstock.errors import OptionError, StoreLockedError
 from penstock.runtime import Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
@@ -315,7 +315,12 @@ class _Archiving:
     # -- small files -----------------------------------------------------------------------------------------
 
     def _merge(self, least: int) -> None:
-        done = merge_files(self._spark, self._job.root, self._job.files, least=least)
+        try:
+            done = merge_files(self._spark, self._job.root, self._job.files, least=least)
+        except StoreLockedError as error:
+            # Somebody merges by hand: small files do no harm until the next time, and messages keep coming.
+            _LOG.warning("files are merged another time: %s", error)
+            return
         before = self._merged
         self._merged = Merged(
             before.files_before + done.files_before,

@@ -1,0 +1,55 @@
+"""A run of the archiver, without Spark: what it does about merges that are due."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from penstock.spark.pipelines.archive import MERGE_LEAST, ArchiveJob, _Archiving
+from penstock.spark.pipelines.compaction import MERGE_LOCK
+from penstock.spark.pipelines.parquet_tree import ParquetTree
+from penstock.spark.progress import Batch, ignore
+from penstock.spark.running import Stop
+from tests.unit.spark.archive_rows import read_plain
+from tests.unit.spark.test_archive_merge import Inline, archive_of
+
+
+class Session(Inline):
+    """Takes the sink, and runs the tasks of merges."""
+
+    @property
+    def dataSource(self) -> "Session":
+        return self
+
+    def register(self, source: object) -> None:
+        pass
+
+
+def test_an_archiver_goes_on_while_somebody_else_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "archive"
+    archive_of(root, MERGE_LEAST)
+    before, files = read_plain(root), 2 * MERGE_LEAST
+    job = ArchiveJob(str(root), store="store", merge_every_s=0.001)
+    archiving = _Archiving(job, Session(), Stop(), ignore, None)
+    batch = Batch("", 0, 1, 1.0, 1.0, 0)
+
+    def a_batch() -> tuple[int, int, float, int]:
+        archiving._merge_due_ms = 0
+        archiving._batch_done(batch)
+        return 1, 1, 1.0, 0
+
+    monkeypatch.setattr(archiving, "_store", a_batch)
+    lock = ParquetTree(root).own(MERGE_LOCK, "merging files in")
+    with caplog.at_level(logging.WARNING):
+        done = archiving.run()
+    assert (done.batches, done.files, done.merged.files_before) == (1, files, 0)
+    assert caplog.text.count("another process is merging files in") == 2, "after the batch and at the end"
+    lock.release()
+    done = archiving.run()
+    assert (done.files, done.merged.files_before) == (2, files)
+    assert read_plain(root) == before
