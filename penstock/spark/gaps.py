@@ -16,6 +16,7 @@ the driver (planning) and on executors (reading).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -34,6 +35,8 @@ from penstock.spark.options import OnGap
 
 logger = logging.getLogger(__name__)
 PREFIX = "gap-"
+# A file's name has 255 bytes at most, of which offset, reason and the half-written file's number need 60.
+PLACE_BYTES_MAX, PLACE_BYTES_KEPT = 190, 100
 
 
 class Reason(StrEnum):
@@ -120,6 +123,9 @@ def write_gap(table: str, gap: Gap, reason: Reason) -> None:
     """Add a row; nothing happens if it is there."""
     system, root = _open(table)
     place = f"{quote(gap.topic, safe='')}-{quote(gap.broker, safe='')}-{gap.queue_id}"
+    if len(place) > PLACE_BYTES_MAX:
+        # The row itself says which queue it is of; its name only has to be the same each time, and no other's.
+        place = f"{place[:PLACE_BYTES_KEPT]}~{hashlib.sha256(place.encode()).hexdigest()}"
     name = f"{place}-{gap.first_offset:020d}-{reason.value}"
     path = f"{root}/{PREFIX}{name}.json"
     try:

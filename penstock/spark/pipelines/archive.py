@@ -28,7 +28,7 @@ from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.archive_commit import files_of, ranges_of, sweep
 from penstock.spark.pipelines.archive_files import FileSettings
-from penstock.spark.pipelines.archive_names import ArchivedFile, queue_key
+from penstock.spark.pipelines.archive_names import ArchivedFile, queue_key, require_names
 from penstock.spark.pipelines.archive_sink import FORMAT, ArchiveSink
 from penstock.spark.pipelines.compaction import Merged, merge_files
 from penstock.spark.pipelines.parquet_tree import ParquetTree
@@ -192,6 +192,8 @@ class _Archiving:
     def run(self) -> Archived:
         # Wrong options are told before Spark is asked for anything.
         ReadOptions.parse(self._job.source() | ({"path": self._job.store} if self._job.store else {}))
+        for topic in self._job.topics:
+            require_names(topic)
         lock = self._tree.own(ARCHIVE_LOCK, "archiving to")
         try:
             self._spark.dataSource.register(ArchiveSink)
@@ -282,6 +284,8 @@ class _Archiving:
         archived, kept = next_offsets(ranges_of(files)), _rows(files)
         with OfflineStore(self._job.store) as store:
             found = store.queues(self._job.topics or None)
+            for topic, broker, _ in found:
+                require_names(topic, broker)
             spans = {queue_key(*place): span for place, span in found.items()}
             starts = {key: max(low, archived.get(key, low)) for key, (low, _) in spans.items()}
             ends = {key: max(high, starts[key]) for key, (_, high) in spans.items()}

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import OptionError
 from penstock.runtime import Disk, Runtime
-from penstock.spark.pipelines.archive_names import ArchivedFile, StagedFile
+from penstock.spark.pipelines.archive_names import ArchivedFile, StagedFile, require_names
 from penstock.spark.pipelines.parquet_tree import STAGING
 from penstock.spark.schema import COLUMNS
 
@@ -214,6 +214,7 @@ class StagedFiles:
                 self._close(run.place)
 
     def _begin(self, run: Run) -> _OpenFile:
+        require_names(run.topic, run.broker)
         if len(self._open) >= OPEN_MAX:
             self._close(next(iter(self._open)))
         if not self._made:

@@ -18,12 +18,16 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote
 
+from penstock.errors import OptionError
 from penstock.spark.pipelines.manifest import FileRecord
 
 SUFFIX = ".parquet"
 NO_BROKER = "@"
 _FILE = re.compile(r"(.+)-(\d{1,10})-(\d{20})-(\d{20})\.parquet")
 _HIDDEN = "_."
+# What file systems allow for a name.
+NAME_BYTES_MAX = 255
+_NUMBER_MAX = 2**31 - 1
 
 
 def folder_of(topic: str, day: str) -> str:
@@ -33,6 +37,20 @@ def folder_of(topic: str, day: str) -> str:
 
 def file_name(broker: str, queue_id: int, first: int, last: int) -> str:
     return f"{_broker_text(broker)}-{queue_id}-{first:020d}-{last:020d}{SUFFIX}"
+
+
+def require_names(topic: str, broker: str = "") -> None:
+    """Refuse a topic or broker whose encoded name no file system takes, before anything is written of it. A shorter
+    name would not do: plain readers have the topic from the folder."""
+    folder, file = folder_of(topic, "").partition("/")[0], file_name(broker, _NUMBER_MAX, 0, 0)
+    for name, what in ((folder, f"topic {topic}"), (file, f"broker {broker} of topic {topic}")):
+        if len(name) > NAME_BYTES_MAX:
+            raise OptionError(
+                f"{what} cannot be archived: its name has {len(name)} bytes in a path, {NAME_BYTES_MAX} are possible",
+                "leave the topic out: name the others with --topic, or give a --topic-pattern that does not match "
+                "it. If a batch with it was planned already, delete the checkpoint as well; the archive goes on "
+                "after what its manifest has",
+            )
 
 
 def _broker_text(broker: str) -> str:

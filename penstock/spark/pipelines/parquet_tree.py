@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import StoreError, StoreFormatError, StoreLockedError
+from penstock.errors import OptionError, StoreError, StoreFormatError, StoreLockedError
 from penstock.runtime import FileLock, Runtime
 from penstock.runtime.disk import SwappingDisk
 from penstock.spark.pipelines.manifest import Entry, Manifest, Move, TreeState
@@ -175,11 +175,23 @@ class TreeChange:
                 f"{missing[0]} of a commit is not in {self._root}",
                 "driver and executors must share the directory; if they do, another process has swept it",
             )
+        self._require_names(entry)
         for folder in self._folders_up(self._at(move.staged) for move in entry.moves):
             self._disk.sync_dir(folder)
         announced = self._manifest.announce(entry, self.state, self._clock.now_ms())
         self._carry_out(announced)
         return announced
+
+    def _require_names(self, entry: Entry) -> None:
+        """A name that the file system does not take would stop this commit behind its intent, and all after it."""
+        most = os.pathconf(self._root, "PC_NAME_MAX")
+        for move in entry.moves:
+            for name in move.place.split("/"):
+                if len(os.fsencode(name)) > most:
+                    raise OptionError(
+                        f"{move.place} cannot be in {self._root}: a name there has {most} bytes at most",
+                        "leave out what it is named after, or use another file system",
+                    )
 
     def _carry_out(self, entry: Entry) -> None:
         touched: set[Path] = set()

@@ -1,5 +1,6 @@
 """A batch is archived once: repeated, cut off at any step, refused where it would put offsets there twice."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from penstock.errors import OptionError, StoreFormatError
 from penstock.runtime import Runtime
 from penstock.spark.pipelines.archive_commit import commit_batch, sweep
 from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles
-from penstock.spark.pipelines.archive_names import StagedFile
+from penstock.spark.pipelines.archive_names import StagedFile, require_names
 from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, archived_ranges
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.testing import FaultyDisk, PowerLostError
@@ -100,6 +101,31 @@ def test_topics_with_signs_and_numbers_for_names_are_read_back(tmp_path: Path) -
         archive(tmp_path, places(0, range(2), topic=topic), number)
     assert {topic for topic, *_ in read_plain(tmp_path)} == {"%RETRY%billing", "2024", "a|b_c-d"}
     assert ArchiveSnapshot.open(tmp_path).topics == ["%RETRY%billing", "2024", "a|b_c-d"]
+
+
+def test_a_name_that_no_file_system_takes_is_refused_before_anything_is_announced(tmp_path: Path) -> None:
+    """Behind the intent it would stop every start after it."""
+    archive(tmp_path, places(0, range(5)), 0)
+    topic = "|" * 90
+    with pytest.raises(OptionError, match=r"topic \|{90} cannot be archived.*--topic"):
+        stage(tmp_path, places(0, range(2), topic=topic), "long")
+    (good,) = stage(tmp_path, places(0, range(5, 7)))
+    long = replace(good, file=replace(good.file, topic=topic))
+    with pytest.raises(OptionError, match="255 bytes at most"):
+        commit_batch(tmp_path, [long], QUERY, 1)
+    assert ParquetTree(tmp_path).manifest.pending() is None
+    assert sweep(tmp_path) == 1
+    archive(tmp_path, places(0, range(5, 9)), 1)
+    assert offsets(tmp_path) == [(0, at) for at in range(9)]
+
+
+def test_the_longest_names_that_are_possible_are_archived(tmp_path: Path) -> None:
+    topics = ["%RETRY%" + "g" * 238, "|" * 83]
+    for number, topic in enumerate(topics):
+        archive(tmp_path, places(0, range(2), topic=topic), number)
+        with pytest.raises(OptionError):
+            require_names(topic + "g")
+    assert {topic for topic, *_ in read_plain(tmp_path)} == set(topics)
 
 
 def test_a_directory_without_a_manifest_is_no_archive(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run of the archiver, without Spark: what it does about merges that are due."""
+"""A run of the archiver, without Spark: what it refuses at the start, and what it does about merges that are due."""
 
 import logging
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from penstock.errors import OptionError
+from penstock.spark.offline import OfflineStore
 from penstock.spark.pipelines.archive import MERGE_LEAST, ArchiveJob, _Archiving
 from penstock.spark.pipelines.compaction import MERGE_LOCK
 from penstock.spark.pipelines.parquet_tree import ParquetTree
@@ -15,6 +17,8 @@ from penstock.spark.progress import Batch, ignore
 from penstock.spark.running import Stop
 from tests.unit.spark.archive_rows import read_plain
 from tests.unit.spark.test_archive_merge import Inline, archive_of
+
+LONG = "|" * 90
 
 
 class Session(Inline):
@@ -53,3 +57,16 @@ def test_an_archiver_goes_on_while_somebody_else_merges(
     done = archiving.run()
     assert (done.files, done.merged.files_before) == (2, files)
     assert read_plain(root) == before
+
+
+def test_topics_whose_names_are_too_long_are_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OfflineStore, "queues", lambda *_: {("orders", "", 0): (0, 1), (LONG, "", 0): (0, 1)})
+    for job in (
+        ArchiveJob(str(tmp_path / "archive"), topics=("orders", LONG)),
+        ArchiveJob(str(tmp_path / "archive"), store=str(tmp_path)),
+    ):
+        with pytest.raises(OptionError, match=r"topic \|{90} cannot be archived"):
+            _Archiving(job, Session(), Stop(), ignore, None).run()
+    assert not list(tmp_path.rglob("*.intent"))

@@ -56,6 +56,15 @@ def test_a_report_is_a_row_and_repeating_it_changes_nothing(tmp_path):
     assert len(read_gaps(gaps.table)) == 2
 
 
+def test_queues_with_long_names_have_rows_of_their_own(tmp_path):
+    gaps = Gaps(OnGap.REPORT, str(tmp_path))
+    topics = ["%RETRY%" + "g" * 248, "%RETRY%" + "g" * 247 + "h", "|" * 127]
+    for _ in range(2):
+        for topic in topics:
+            gaps.found(QueueId(topic, "b" * 100, 7), 2**62, 2**62, Reason.DELETED, where="reading")
+    assert sorted(gap.topic for gap in read_gaps(gaps.table)) == sorted(topics)
+
+
 def test_rows_are_files_that_spark_reads(tmp_path):
     Gaps(OnGap.REPORT, str(tmp_path)).found(QueueId("%DLQ%g", "", 0), 1, 2, Reason.MISSING, where="reading")
     (file,) = tmp_path.iterdir()
