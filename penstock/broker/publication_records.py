@@ -1,7 +1,9 @@
-"""The records of PENSTOCK_PUBLISHED: two for each publication, which tell the next start what was decided.
+"""The records of PENSTOCK_PUBLISHED: two for each publication, which tell the next start what was decided, and one
+for each query that publishes at another broker.
 
     begun     the decision: which staged messages of which query and batch become messages of their topics
     done      all of them are
+    home      a query publishes at another broker
 
 Bodies are JSON, so that whoever reads the topic (it can be read) can read them; KEYS is the query, TAGS the kind. The
 log position of `begun` is the prepared offset of every message that it published. Plain values, no I/O.
@@ -17,7 +19,7 @@ from penstock.broker.topics import PUBLISHED_TOPIC
 from penstock.errors import CodecError
 from penstock.message import Message, StoredMessage
 
-BEGUN, DONE = "begun", "done"
+BEGUN, DONE, HOME = "begun", "done", "home"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,29 @@ class Done:
         return _message(self.query, DONE, body)
 
 
+@dataclass(frozen=True, slots=True)
+class HomeTold:
+    """Which other broker publishes for a query."""
+
+    query: str
+    broker: str
+
+    def message(self) -> Message:
+        return _message(self.query, HOME, {"kind": HOME, "query": self.query, "broker": self.broker})
+
+
 def _message(query: str, kind: str, body: dict[str, object]) -> Message:
     return Message.of(PUBLISHED_TOPIC, json.dumps(body).encode(), tag=kind, keys=query)
 
 
-def read(record: StoredMessage) -> Begun | Done:
+def read(record: StoredMessage) -> Begun | Done | HomeTold:
     """The record that a message of the topic is; CodecError for any other."""
     try:
         body = json.loads(record.body)
-        query, batch, messages = str(body["query"]), int(body["batch"]), int(body["messages"])
+        query = str(body["query"])
+        if body["kind"] == HOME:
+            return HomeTold(query, str(body["broker"]))
+        batch, messages = int(body["batch"]), int(body["messages"])
         if body["kind"] == BEGUN:
             return Begun(query, batch, messages, tuple(Handle.parse(text) for text in body["staged"]))
         if body["kind"] == DONE:

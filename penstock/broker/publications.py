@@ -45,7 +45,7 @@ from typing import TypeVar
 from penstock.broker.flow_control import BusyError, FlowControl, UnknownOutcomeError
 from penstock.broker.options import BrokerOptions
 from penstock.broker.publication_copies import Copying
-from penstock.broker.publication_records import Begun, Done, read
+from penstock.broker.publication_records import Begun, Done, HomeTold, read
 from penstock.broker.published import PublishedBatches
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, no_handle, open_staged
@@ -194,6 +194,26 @@ class Publications:
         # Also a repetition waits: the first one may have ended without knowing.
         await self.replicated(self._store.log.max_offset)
         return outcome
+
+    async def tell_home(self, query: str, broker: str) -> None:
+        """Remember that another broker publishes for a query; returns when that is on disk, and with whoever could be
+        master next: this broker must not become the query's home because the other one is away for a while."""
+        _check_query(query)
+        _check_query(broker, "name of a broker")
+        async with self._turn:  # else `covered` could pass a `begun` that has no `done` yet
+            if self._is_stopping or self._flusher is None:
+                raise _being_stopped()
+            if self.published.home(query) != broker:
+                self._topics.ensure(PUBLISHED_TOPIC, 1, int(Permission.READ))
+                try:
+                    _, offset = self._append(HomeTold(query, broker).message())
+                    await self._flusher.flushed(self._store.log.max_offset)
+                except StoreError as error:
+                    raise self._flow.explain(error) from error
+                self.published.remember_home(query, broker, offset + 1)
+            end = self._store.log.max_offset
+        await self.confirmed(end)
+        await self.replicated(end)
 
     def _parse(self, handles: Sequence[str]) -> tuple[Handle, ...]:
         limits = self._options
@@ -370,9 +390,12 @@ class Publications:
                 continue
             if isinstance(record, Begun):
                 unfinished[record.query, record.batch] = record, message.physical_offset
+                continue
+            covered, when_ms = message.queue_offset + 1, message.store_timestamp
+            if isinstance(record, HomeTold):
+                self.published.remember_home(record.query, record.broker, covered, when_ms)
             else:
                 unfinished.pop((record.query, record.batch), None)
-                covered, when_ms = message.queue_offset + 1, message.store_timestamp
                 self.published.remember(record.query, record.batch, record.messages, covered, when_ms)
         for begun, position in unfinished.values():
             self._finish(begun, position)
@@ -420,11 +443,11 @@ class Publications:
         )
 
 
-def _check_query(query: str) -> None:
+def _check_query(query: str, what: str = "query id") -> None:
     if not 0 < len(query) <= QUERY_SIZE_MAX or not query.isprintable() or " " in query:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"{query[:80]!r} is no query id",
+            f"{query[:80]!r} is no {what}",
             f"use 1 to {QUERY_SIZE_MAX} printable characters without blanks",
         )
 

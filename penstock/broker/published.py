@@ -1,6 +1,7 @@
-"""Which batch each query has published last: in memory, and every few seconds in its file.
+"""Which batch each query has published last, and which other broker publishes for it: in memory, and every few
+seconds in its file.
 
-Rule: only publications that are on disk are in here, so the file never knows of one that a power loss has taken back.
+Rule: only what is on disk is in here, so the file never knows of a publication that a power loss has taken back.
 The log has what the file has not; `covered` says from which record on. So many queries are remembered, and beyond
 them the one whose last publication is the oldest is forgotten. Owned by the event loop.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from penstock.broker.options import BrokerOptions
 from penstock.broker.saving import TableSaver
 from penstock.metadata.config_files import ConfigFile
-from penstock.metadata.publication_table import PublicationTable, Published
+from penstock.metadata.publication_table import Elsewhere, PublicationTable, Published
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
@@ -45,6 +46,7 @@ class PublishedBatches:
         self._table = loaded.value
         by_time = sorted(self._table.queries.items(), key=lambda item: item[1].timestamp_ms)
         self._table.queries = dict(by_time)
+        self._table.homes = dict(sorted(self._table.homes.items(), key=lambda item: item[1].timestamp_ms))
         if loaded.is_backup:
             _LOG.warning("publications come from %s: %s", loaded.path.name, loaded.main_problem)
 
@@ -52,7 +54,9 @@ class PublishedBatches:
         table = self._table
         if not self.saver.is_clean:
             table.data_version = table.data_version.next(self._clock.now_ms())
-        return PublicationTable(table.data_version, table.covered, dict(table.queries), table.extra)
+        return PublicationTable(
+            table.data_version, table.covered, dict(table.queries), table.extra, dict(table.homes)
+        )
 
     @property
     def covered(self) -> int:
@@ -63,10 +67,26 @@ class PublishedBatches:
         """What a query published last."""
         return self._table.queries.get(query)
 
+    def home(self, query: str) -> str | None:
+        """The other broker that publishes for a query, if one was named since it published here."""
+        found = self._table.homes.get(query)
+        return found.broker if found is not None else None
+
+    def remember_home(self, query: str, broker: str, covered: int, timestamp_ms: int = 0) -> None:
+        """It is on disk which other broker publishes for a query."""
+        homes = self._table.homes
+        homes.pop(query, None)
+        homes[query] = Elsewhere(broker, timestamp_ms or self._clock.now_ms())
+        self._table.covered = covered
+        while len(homes) > self._options.publication_queries_max:
+            del homes[next(iter(homes))]  # who still publishes tells again with its next batch
+        self.saver.changed()
+
     def remember(self, query: str, batch: int, messages: int, covered: int, timestamp_ms: int = 0) -> None:
         """A publication is on disk, and so is everything before the record at offset `covered`."""
         queries = self._table.queries
         queries.pop(query, None)
+        self._table.homes.pop(query, None)  # it publishes here now
         queries[query] = Published(batch, messages, timestamp_ms or self._clock.now_ms())
         self._table.covered = covered
         while len(queries) > self._options.publication_queries_max:

@@ -2,15 +2,17 @@
 
     with Staging("127.0.0.1:9876") as staging:
         home = staging.home("query-1", "orders")
-        handle = staging.stage(home, [("orders", 8)], items, count)       # nobody sees these
-        staging.publish(home, "query-1", 0, [handle])                     # now everybody does, also after a crash
-        staging.publish(home, "query-1", 0, [handle]).already             # True: the same batch adds nothing
+        handle = staging.stage(home.broker, [("orders", 8)], items, count)              # nobody sees these
+        staging.publish(home.broker, "query-1", 0, [handle], tell=home.untold)          # now everybody does
+        staging.publish(home.broker, "query-1", 0, [handle]).already                    # True: it adds nothing
 
 What Spark's sink writes through; `AsyncStaging` is the same inside an event loop. `items` are those of
 `protocol/bodies/staged.py`. Only Penstock's brokers can do this; any other is refused with a clear error.
 
 Rules. One publication is one broker's, so all messages of a query go to one: its home, which is the broker that has
-published for the query before, else one that follows from the query's id. A call that is not answered is made again,
+published for the query before, else one that follows from the query's id. A query keeps its home: before the first
+publication there, the other brokers that could become one are told (`untold`), so that while the home is away they
+say whom to wait for. A call that is not answered is made again,
 until its time is over: staging twice leaves something behind that ages out, publishing twice is what a batch number
 is for. `Staging` may be used from any thread but the client's own.
 """
@@ -32,6 +34,7 @@ from penstock.client.identity import UniqueIds
 from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.routes import TopicRoute
 from penstock.errors import (
     ClientClosedError,
     ClientError,
@@ -53,6 +56,7 @@ from penstock.protocol.headers import (
     StagedStatusResponseHeader,
     StageMessagesRequestHeader,
     StageMessagesResponseHeader,
+    TellHomeRequestHeader,
 )
 from penstock.remoting import TlsOptions, check
 from penstock.runtime import Runtime
@@ -67,7 +71,18 @@ STAGE_TIMEOUT_MS = 10_000
 PUBLISH_TIMEOUT_MS = 60_000
 _PAUSE_FIRST_MS, _PAUSE_MAX_MS = 50, 2_000
 _RETRY_AFTER_FIELD = "penstockRetryAfterMs"
+# Who answers a tale of a home so can be no query's home: it cannot stage, or we may not.
+_NEVER_HOME = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION)
 _NOT_NOW = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The broker that publishes for a query. `untold` are others that could, and do not know of it yet."""
+
+    broker: str
+    status: StagedStatusResponseHeader
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +163,17 @@ class AsyncStaging:
 
     # -- where -----------------------------------------------------------------------------------------------
 
-    async def home(self, query: str, topic: str = "", broker: str = "") -> str:
-        """The name of the one broker that publishes for a query: as asked, or one of the topic's, or any.
+    async def home(self, query: str, topic: str = "", broker: str = "") -> Home:
+        """The one broker that publishes for a query: as asked, or one of the topic's, or any.
 
-        With several to choose from each is asked whether it has published for the query before: brokers may have
-        come or gone since. One that does not answer might be the one, so that is an error, not a guess.
+        Each is asked whether it has published for the query before, or knows who has: brokers may have come or gone
+        since. One that does not answer might be the one, so that is an error, not a guess. One that is known to be
+        the one and has left the route is waited for; ConnectError when the time is over.
         """
         self._topic = topic
+        clock = self._client.runtime.clock
+        deadline_ms = clock.monotonic_ms() + self._retry_ms
+        pause_ms = _PAUSE_FIRST_MS
         names = await self._candidates(topic)
         if broker:
             if broker not in names:
@@ -162,22 +181,36 @@ class AsyncStaging:
                     f"broker {broker!r} has no master{f' with topic {topic!r}' if topic else ''}",
                     f"there are: {', '.join(names)}",
                 )
-            return broker
-        if len(names) == 1:
-            return names[0]
-        known: dict[str, int] = {}
-        for name in names:
-            status = await self.status(name, query)
-            if status.batch_id is not None:
-                known[name] = status.batch_id
-        if known:
-            return max(known, key=lambda name: known[name])
-        return names[zlib.crc32(query.encode()) % len(names)]
+            return Home(broker, await self.status(broker, query))
+        while True:
+            found = {name: await self.status(name, query) for name in names}
+            chosen = _choose(query, found)
+            if chosen in found:
+                break
+            if clock.monotonic_ms() + pause_ms > deadline_ms:
+                raise ConnectError(
+                    f"query {query} publishes at broker {chosen!r}, which has no master"
+                    f"{f' with topic {topic!r}' if topic else ''} now; nothing is written elsewhere",
+                    f"run it again when {chosen!r} is back. If it never comes back, name another with the option "
+                    "`broker`: what the lost one may have published of the last batch is not known there",
+                )
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(pause_ms * 2, _PAUSE_MAX_MS)
+            names = await self._candidates(topic, refresh=True)
+        others = set(names)
+        if topic and found[chosen].batch_id is None:
+            # Its first batch here. Where nobody has the topic for a while, brokers that make topics would be next.
+            others.update(await self._template_masters())
+        untold = sorted(
+            name for name in others - {chosen} if (status := found.get(name)) is None or status.home != chosen
+        )
+        return Home(chosen, found[chosen], tuple(untold))
 
-    async def _candidates(self, topic: str) -> list[str]:
+    async def _candidates(self, topic: str, *, refresh: bool = False) -> list[str]:
         if not topic:
             return sorted(await ClusterCalls(self._client).masters())
-        route = await self._client.routes.for_publishing(topic, TEMPLATE_TOPIC, TOPIC_QUEUES)
+        routes = self._client.routes
+        route = await routes.for_publishing(topic, TEMPLATE_TOPIC, TOPIC_QUEUES, refresh=refresh)
         names = sorted({queue.broker_name for queue in route.publish_queues})
         if not names:
             raise ConnectError(
@@ -219,10 +252,18 @@ class AsyncStaging:
         return Handle(broker, staged.handle, staged.messages)
 
     async def publish(
-        self, broker: str, query: str, batch: int, handles: Iterable[Handle], *, topic: str = ""
+        self,
+        broker: str,
+        query: str,
+        batch: int,
+        handles: Iterable[Handle],
+        *,
+        topic: str = "",
+        tell: Iterable[str] = (),
     ) -> Published:
         """Make staged messages visible, in this order; returns when they are, and on disk. `batch` counts upwards
-        for each query: the last one again changes nothing, a lower one is refused. `topic`: all of them are its."""
+        for each query: the last one again changes nothing, a lower one is refused. `topic`: all of them are its.
+        `tell`: brokers that have to know first that this one is the query's home."""
         self._topic = topic or self._topic
         texts = []
         for handle in handles:
@@ -232,14 +273,22 @@ class AsyncStaging:
                     "name one broker for all of them",
                 )
             texts.append(handle.text)
+        for other in tell:
+            await self._tell(other, query, broker)
         header = PublishStagedRequestHeader(query_id=query, batch_id=batch)
         body = "\n".join(texts).encode()
         answer = await self._call(broker, RequestCode.PUBLISH_STAGED, header, body, PUBLISH_TIMEOUT_MS)
         published = PublishStagedResponseHeader.decode(check(answer).fields)
         return Published(published.messages, published.already)
 
+    async def _tell(self, other: str, query: str, home: str) -> None:
+        header = TellHomeRequestHeader(query_id=query, broker_name=home)
+        answer = await self._ask(other, RequestCode.TELL_HOME, header, b"", PUBLISH_TIMEOUT_MS)
+        if answer.code not in _NEVER_HOME:
+            check(answer)
+
     async def status(self, broker: str, query: str) -> StagedStatusResponseHeader:
-        """What a query has published last at a broker, and the broker's limits."""
+        """What a query has published last at a broker, its limits, and which other one is the query's home."""
         header = StagedStatusRequestHeader(query_id=query)
         timeout_ms = self.options.call_timeout_ms
         answer = await self._call(broker, RequestCode.STAGED_STATUS, header, b"", timeout_ms)
@@ -248,6 +297,15 @@ class AsyncStaging:
     # -- calls -----------------------------------------------------------------------------------------------
 
     async def _call(
+        self, broker: str, code: RequestCode, header: Header, body: bytes, timeout_ms: int
+    ) -> Command:
+        """The answer of a broker that can stage."""
+        answer = await self._ask(broker, code, header, body, timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise _not_ours(broker)
+        return answer
+
+    async def _ask(
         self, broker: str, code: RequestCode, header: Header, body: bytes, timeout_ms: int
     ) -> Command:
         """The answer, whatever it says; asked for again while there is none, or it is "not now"."""
@@ -265,8 +323,6 @@ class AsyncStaging:
                 failure: PenstockError = error
                 self._masters = {}
             else:
-                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise _not_ours(broker)
                 if answer.code not in _NOT_NOW:
                     return answer
                 failure = ResponseError(answer.code, answer.remark or "no reason given")
@@ -281,6 +337,9 @@ class AsyncStaging:
         if found is None:
             self._masters = await self._find_masters()
             found = self._masters.get(broker)
+        if found is None and self._topic:
+            self._masters = {**await self._template_masters(), **self._masters}  # it need not have the topic
+            found = self._masters.get(broker)
         if found is None:
             raise ConnectError(f"no master is known for broker {broker!r}", "it may be down")
         return found
@@ -288,15 +347,38 @@ class AsyncStaging:
     async def _find_masters(self) -> Mapping[str, str]:
         if not self._topic:
             return await ClusterCalls(self._client).masters()
-        routes = self._client.routes
         try:
-            route = await routes.refresh(self._topic)
+            return _masters(await self._client.routes.refresh(self._topic))
         except RouteNotFoundError:
-            try:
-                route = await routes.refresh(TEMPLATE_TOPIC)  # a topic that is still to come
-            except (RouteNotFoundError, ResponseError):
-                return {}  # all its brokers are away, and who may write to it need not be told of others
-        return {name: data.master for name, data in route.brokers.items() if data.master is not None}
+            return await self._template_masters()  # a topic that is still to come
+
+    async def _template_masters(self) -> Mapping[str, str]:
+        """Brokers that make topics for sends."""
+        try:
+            return _masters(await self._client.routes.refresh(TEMPLATE_TOPIC))
+        except (RouteNotFoundError, ResponseError):
+            return {}  # there are none, and who may write to a topic need not be told of others
+
+
+def _masters(route: TopicRoute) -> Mapping[str, str]:
+    return {name: data.master for name, data in route.brokers.items() if data.master is not None}
+
+
+def _choose(query: str, found: Mapping[str, StagedStatusResponseHeader]) -> str:
+    """The home of a query by what brokers say; not one of them where it is known to be another."""
+    published = {
+        name: status.batch_id
+        for name, status in found.items()
+        if status.batch_id is not None and status.home is None
+    }
+    if published:
+        return max(published, key=lambda name: published[name])
+    told = sorted({status.home for status in found.values() if status.home is not None})
+    if told:
+        # If they do not agree: one that is here says that nothing was published there, one that is away does not.
+        return next((home for home in told if home not in found), told[0])
+    names = sorted(found)
+    return names[zlib.crc32(query.encode()) % len(names)]
 
 
 def _not_ours(broker: str) -> ClientError:
@@ -369,7 +451,7 @@ class Staging:
     def unique_ids(self) -> UniqueIds:
         return self._async.unique_ids
 
-    def home(self, query: str, topic: str = "", broker: str = "") -> str:
+    def home(self, query: str, topic: str = "", broker: str = "") -> Home:
         """See `AsyncStaging.home`."""
         return self._run(self._async.home(query, topic, broker))
 
@@ -388,10 +470,19 @@ class Staging:
         return self._submit(self._async.stage(broker, topics, items, messages))
 
     def publish(
-        self, broker: str, query: str, batch: int, handles: Iterable[Handle], *, topic: str = ""
+        self,
+        broker: str,
+        query: str,
+        batch: int,
+        handles: Iterable[Handle],
+        *,
+        topic: str = "",
+        tell: Iterable[str] = (),
     ) -> Published:
         """See `AsyncStaging.publish`."""
-        return self._run(self._async.publish(broker, query, batch, list(handles), topic=topic))
+        return self._run(
+            self._async.publish(broker, query, batch, list(handles), topic=topic, tell=tuple(tell))
+        )
 
     def status(self, broker: str, query: str) -> StagedStatusResponseHeader:
         """See `AsyncStaging.status`."""

@@ -1,9 +1,11 @@
 """What was published last by whom: `config/stagedPublications.json`.
 
     {"covered":12,"dataVersion":{...},
-     "queries":{"0a3b...":{"batch":41,"messages":15000,"timestamp":1700000000000}}}
+     "queries":{"0a3b...":{"batch":41,"messages":15000,"timestamp":1700000000000}},
+     "homes":{"77c1...":{"broker":"broker-b","timestamp":1700000000000}}}
 
-Rules: one entry for each query, its last batch; `covered` is the offset of the first record of the publications'
+Rules: one entry for each query, its last batch; `homes` has the queries that publish at another broker, and is left
+out where there are none; `covered` is the offset of the first record of the publications'
 topic that is not in the table yet. The records of the log are the truth and this is a shortcut past them: without the
 file, as much of it is found again as the log still has. Plain data, no I/O.
 """
@@ -27,9 +29,17 @@ class Published:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The other broker that publishes for a query."""
+
+    broker: str
+    timestamp_ms: int
+
+
 @dataclass(slots=True)
 class PublicationTable:
-    """The last publication of each query."""
+    """The last publication of each query, and where others publish."""
 
     FILE_NAME: ClassVar[str] = "stagedPublications.json"
 
@@ -37,6 +47,7 @@ class PublicationTable:
     covered: int = 0
     queries: dict[str, Published] = field(default_factory=dict)
     extra: JsonObject = field(default_factory=dict)
+    homes: dict[str, Elsewhere] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: JsonValue, source: str = FILE_NAME) -> Self:
@@ -49,10 +60,15 @@ class PublicationTable:
             )
             for name, entry in fields.table("queries")
         }
+        homes = {
+            name: Elsewhere(entry.text("broker", ""), entry.integer("timestamp", 0, 0, INT64_MAX))
+            for name, entry in fields.table("homes")
+        }
         return cls(
             data_version=DataVersion.read(fields.inner("dataVersion")),
             covered=fields.integer("covered", 0, 0, INT64_MAX),
             queries=queries,
+            homes=homes,
             extra=fields.rest(),
         )
 
@@ -61,9 +77,16 @@ class PublicationTable:
             name: {"batch": last.batch, "messages": last.messages, "timestamp": last.timestamp_ms}
             for name, last in self.queries.items()
         }
-        return {
+        written: JsonObject = {
             **self.extra,
             "covered": self.covered,
             "dataVersion": self.data_version.to_json(),
             "queries": queries,
         }
+        if self.homes:
+            homes: JsonObject = {
+                name: {"broker": home.broker, "timestamp": home.timestamp_ms}
+                for name, home in self.homes.items()
+            }
+            written["homes"] = homes
+        return written

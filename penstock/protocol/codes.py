@@ -138,6 +138,7 @@ class RequestCode(IntEnum):
     STAGE_MESSAGES = 9010
     PUBLISH_STAGED = 9011
     STAGED_STATUS = 9012
+    TELL_HOME = 9013
     # Ours: brokers and clients report to a coordinator (docs/coordinator/README.md).
     BROKER_BEAT = 9020
     CLIENT_BEAT = 9021

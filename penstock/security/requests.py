@@ -279,6 +279,7 @@ TABLE: dict[int, Needs] = {
     R.STAGE_MESSAGES: _stage,
     R.PUBLISH_STAGED: _some_topic,
     R.STAGED_STATUS: _some_topic,
+    R.TELL_HOME: _some_topic,
     # Consuming.
     R.PULL_MESSAGE: _consume,
     R.LITE_PULL_MESSAGE: _consume,

@@ -52,6 +52,8 @@ class WrittenRows(WriterCommitMessage):
     partition: int
     rows: int
     handles: list[Handle] = field(default_factory=list)
+    # Brokers that have to be told where the query publishes, before it does.
+    untold: tuple[str, ...] = ()
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -89,7 +91,8 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._columns, self._query, _partition(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        publish(self._options, self._options.batch_id, messages)
+        # Under a fresh id nothing is ever published again: nobody needs to know where it was.
+        publish(self._options, self._options.batch_id, messages, tells=bool(self._options.write_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was published, and what was staged ages out."""
@@ -147,7 +150,8 @@ def write_rows(
         task.take(first)
         for batch in filled:
             task.take(batch)
-        return WrittenRows(query, partition, task.requests.rows, task.finish())
+        handles = task.finish()
+        return WrittenRows(query, partition, task.requests.rows, handles, task.home.untold)
 
 
 class _StagingTask:
@@ -157,8 +161,8 @@ class _StagingTask:
         self, staging: Staging, options: WriteOptions, columns: SinkColumns, query: str, partition: int
     ) -> None:
         self._staging = staging
-        self._home = home = staging.home(query, options.topic, options.broker)
-        status = staging.status(home, query)
+        self.home = staging.home(query, options.topic, options.broker)
+        home = self.home.broker
         self.requests = RowRequests(
             columns,
             options.topic,
@@ -167,7 +171,7 @@ class _StagingTask:
             partition=partition,
             turn=Runtime.system().entropy.below(1 << 20),
             batch_bytes=options.batch_bytes,
-            stage_bytes_max=status.stage_bytes_max,
+            stage_bytes_max=self.home.status.stage_bytes_max,
         )
         self._waiting: deque[tuple[int, Future[Handle]]] = deque()
         self._handles: list[Handle] = []
@@ -186,7 +190,7 @@ class _StagingTask:
         for topics, items, count, first in requests:
             while len(self._waiting) >= IN_FLIGHT_MAX:
                 self._settle()
-            self._waiting.append((first, self._staging.submit(self._home, topics, items, count)))
+            self._waiting.append((first, self._staging.submit(self.home.broker, topics, items, count)))
 
     def _settle(self) -> None:
         first, future = self._waiting.popleft()
@@ -204,8 +208,11 @@ def publish(
     batch: int,
     messages: Sequence[WriterCommitMessage | None],
     connect: Callable[..., Staging] = Staging,
+    *,
+    tells: bool = True,
 ) -> None:
-    """Publish what the tasks have staged, in the order of their partitions."""
+    """Publish what the tasks have staged, in the order of their partitions. `tells`: the batch might be run again, so
+    other brokers have to know where it is."""
     written = sorted(
         (message for message in messages if isinstance(message, WrittenRows)),
         key=lambda message: message.partition,
@@ -219,6 +226,7 @@ def publish(
             f"the tasks of one batch have staged at {' and '.join(brokers)}, which cannot publish together",
             "brokers came or went meanwhile: run it again, or name one with the option broker",
         )
+    untold = sorted({name for message in written for name in message.untold}) if tells else []
     arguments: dict[str, Any] = {"retry_ms": options.retry_ms, **options.access.settings()}
     with explaining(), connect(options.nameserver, **arguments) as staging:
-        staging.publish(brokers[0], written[0].query, batch, handles, topic=options.topic)
+        staging.publish(brokers[0], written[0].query, batch, handles, topic=options.topic, tell=untold)

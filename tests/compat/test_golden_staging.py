@@ -7,11 +7,11 @@ import struct
 
 from penstock._hot.mapped import MappedBytes
 from penstock._hot.staged import StagedItems
-from penstock.broker.publication_records import Begun, Done
+from penstock.broker.publication_records import Begun, Done, HomeTold
 from penstock.broker.staging import Handle
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import dump_pretty
-from penstock.metadata.publication_table import PublicationTable, Published
+from penstock.metadata.publication_table import Elsewhere, PublicationTable, Published
 from penstock.protocol.bodies.staged import decode_head, encode_head, encode_item
 from tests.compat.test_golden_bytes import BORN, GOLDEN, STORED
 
@@ -43,10 +43,14 @@ def test_records_of_publications() -> None:
     done = Done("0a3b", 41, 1, 417)
     assert done.message().body == GOLDEN["publication-done"]
     assert done.message().properties == {"TAGS": "done", "KEYS": "0a3b"}
+    told = HomeTold("77c1", "broker-b")
+    assert told.message().body == GOLDEN["publication-home"]
+    assert told.message().properties == {"TAGS": "home", "KEYS": "77c1"}
 
 
 def test_the_table() -> None:
-    table = PublicationTable(DataVersion(0, 1, BORN), 2, {"0a3b": Published(41, 1, STORED)})
+    table = PublicationTable(DataVersion(0, 1, BORN), 3, {"0a3b": Published(41, 1, STORED)})
+    table.homes["77c1"] = Elsewhere("broker-b", STORED)
     data = GOLDEN["stagedPublications.json"]
     assert dump_pretty(table.to_json()) == data
     assert PublicationTable.from_json(json.loads(data)) == table

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock
 import penstock.client.staging
+from penstock.client.loop_thread import LoopThread
 from penstock.errors import PenstockError
 from penstock.message.hashing import java_string_hash
 from penstock.spark.reasons import reason_of
@@ -255,6 +256,40 @@ def test_an_old_copy_of_a_checkpoint_is_an_error_and_not_a_loss(spark, node, tmp
     reason = refused(copy.run)
     assert "comes too late" in reason
     assert bodies(node, target) == ["a", "b", "c"]
+
+
+def test_a_batch_waits_for_the_broker_that_may_have_published_it(spark, node, tmp_path):
+    """Spark died between the sink's commit and its own; the broker that published is away when it starts again."""
+    from tests.unit.client.test_staging_home import A, B, batch, pair
+
+    source = node.topic("in", 1)
+    node.send(source, ["1", "2", "3"])
+
+    async def other_rows(brokers) -> None:
+        async with brokers.staging(10_000) as staging:
+            for name in (A, B):  # so the topic is at both
+                await batch(staging, name, 0, name)
+
+    thread, opened = LoopThread("two-brokers"), pair(tmp_path)
+    brokers = thread.run(opened.__aenter__())
+    try:
+        thread.run(other_rows(brokers))
+        options = {"nameserver": brokers.address, "retryMs": "2000"}
+        copy = Copy(spark, node, source, "orders", tmp_path, **options)
+        copy.run()
+        rows = {name: brokers.rows(name) for name in (A, B)}
+        assert sorted(rows.values()) == [2, 5]
+        home, other = sorted(rows, key=rows.__getitem__, reverse=True)
+        copy.forget_last_commit()
+        thread.run(brokers.stop(home))
+        assert f"publishes at broker '{home}', which has no master" in refused(copy.run)
+        assert brokers.rows(other) == 2
+        thread.run(brokers.start(home))
+        copy.run()
+        assert {name: brokers.rows(name) for name in (A, B)} == rows
+    finally:
+        thread.run(opened.__aexit__(None, None, None))
+        thread.stop()
 
 
 def test_a_stream_says_at_its_start_what_is_wrong(spark, node, tmp_path):

@@ -1,4 +1,4 @@
-"""Staged publication for clients (Penstock's own codes 9010, 9011 and 9012): what Spark's sink writes through.
+"""Staged publication for clients (Penstock's own codes 9010 to 9013): what Spark's sink writes through.
 
 A stage is answered when its record is in the log, in memory: whatever a power loss takes of it, publishing finds
 out. If it made a topic, the answer waits until that is saved. A publication is answered when it is on disk. Owned by
@@ -28,6 +28,7 @@ from penstock.protocol.headers import (
     StagedStatusResponseHeader,
     StageMessagesRequestHeader,
     StageMessagesResponseHeader,
+    TellHomeRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
 from penstock.store import Durability
@@ -36,7 +37,7 @@ REMARK_MAX = 2048
 
 
 class StagingProcessor:
-    """Codes 9010, 9011 and 9012."""
+    """Codes 9010 to 9013."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class StagingProcessor:
         table.register(RequestCode.STAGE_MESSAGES, self.handle_stage_messages)
         table.register(RequestCode.PUBLISH_STAGED, self.handle_publish_staged)
         table.register(RequestCode.STAGED_STATUS, self.handle_staged_status)
+        table.register(RequestCode.TELL_HOME, self.handle_tell_home)
 
     def handle_stage_messages(self, connection: Connection, command: Command) -> Command | None:
         try:
@@ -118,8 +120,20 @@ class StagingProcessor:
             stage_bytes_max=self._staging.bytes_max,
             publish_bytes_max=self._options.publish_bytes_max,
             publish_handles_max=self._options.publish_handles_max,
+            home=self._publications.published.home(header.query_id),
         )
         return command.answer(fields=status.encode())
+
+    def handle_tell_home(self, connection: Connection, command: Command) -> Awaitable[Command]:
+        self._rules.check_open()
+        return self._tell_home(command, TellHomeRequestHeader.decode(command.fields))
+
+    async def _tell_home(self, command: Command, header: TellHomeRequestHeader) -> Command:
+        try:
+            await self._publications.tell_home(header.query_id, header.broker_name)
+        except PenstockError as error:
+            return self._refuse(command, error)
+        return command.answer()
 
     def _refuse(self, command: Command, error: PenstockError) -> Command:
         fields = error.fields if isinstance(error, RowError) else refusal_fields(error)

@@ -126,6 +126,7 @@ from penstock.protocol.headers.staging import (
     StagedStatusResponseHeader,
     StageMessagesRequestHeader,
     StageMessagesResponseHeader,
+    TellHomeRequestHeader,
 )
 from penstock.protocol.headers.transaction import (
     CheckTransactionStateRequestHeader,
@@ -235,6 +236,7 @@ __all__ = [
     "StageMessagesResponseHeader",
     "StagedStatusRequestHeader",
     "StagedStatusResponseHeader",
+    "TellHomeRequestHeader",
     "TimerMetricsRequestHeader",
     "UnregisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",

@@ -1,8 +1,9 @@
-"""Headers of staged publication, Penstock's own codes 9010 to 9012.
+"""Headers of staged publication, Penstock's own codes 9010 to 9013.
 
     STAGE_MESSAGES      messages are kept by the broker and seen by nobody; the answer is a handle
     PUBLISH_STAGED      the messages of many handles become messages of their topics, all at once and only once
     STAGED_STATUS       what a query published last, and how much may be published at once
+    TELL_HOME           which other broker publishes for a query
 
 `query_id` names who publishes and `batch_id` counts its publications upwards: of one query only a higher number
 than the last is published. A handle is the broker's text; clients hand it back as it is. Plain values.
@@ -61,7 +62,8 @@ class StagedStatusRequestHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStatusResponseHeader(Header):
-    """The last batch, if this broker has published one for the query; and its limits."""
+    """The last batch, if this broker has published one for the query; its limits; and the broker that publishes for
+    the query now, if this one was told that it is another."""
 
     batch_id: I64 | None = None
     messages: I64 | None = None
@@ -69,3 +71,12 @@ class StagedStatusResponseHeader(Header):
     stage_bytes_max: I32
     publish_bytes_max: I64
     publish_handles_max: I32
+    home: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellHomeRequestHeader(Header):
+    """`broker_name` publishes for the query. The answer has no fields; it comes when this is on disk."""
+
+    query_id: str
+    broker_name: str

@@ -17,6 +17,7 @@ from penstock.broker.topics import PUBLISHED_TOPIC, SCHEDULE_TOPIC
 from penstock.metadata.publication_table import PublicationTable, Published
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.headers import TellHomeRequestHeader
 from penstock.store import FlushMode
 from tests.unit.broker.running_broker import BORN, STORE, Bench, records, run, running, send_fields
 from tests.unit.broker.staged import TOPICS, body_of, item, publish, shown, staged, status
@@ -437,3 +438,45 @@ def test_options_follow_a_change_at_run_time(tmp_path: Path) -> None:
 
     run(scenario)
     assert BrokerOptions().publish_bytes_max == 1 << 30
+
+
+async def tell_home(bench: Bench, query: str, broker: str) -> int:
+    fields = TellHomeRequestHeader(query_id=query, broker_name=broker).encode()
+    return (await bench.client.call(RequestCode.TELL_HOME, fields)).code
+
+
+@pytest.mark.parametrize("keeps_table", [True, False])
+def test_where_else_a_query_publishes_is_known_after_a_restart(tmp_path: Path, keeps_table: bool) -> None:
+    """From the table, or without it from the log; a publication here is newer than what was told before it."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            handle = await staged(bench.client, [item(1)])
+            for query in ("q", "q", "moved"):
+                assert await tell_home(bench, query, "b") == 0
+            assert (await publish(bench.client, "moved", 0, [handle])).code == 0
+            assert (await publish(bench.client, "away", 0, [handle])).code == 0
+            assert await tell_home(bench, "away", "c") == 0
+            assert await tell_home(bench, "q", "") == ResponseCode.INVALID_PARAMETER
+            assert await tell_home(bench, "a b", "c") == ResponseCode.INVALID_PARAMETER
+            assert publications(bench).published.covered == 7  # told again is not written again
+        if not keeps_table:
+            for path in (tmp_path / "config").glob(f"{PublicationTable.FILE_NAME}*"):
+                path.unlink()
+        async with running(tmp_path) as bench:
+            found = [await status(bench.client, query) for query in ("q", "moved", "away", "unknown")]
+            assert [one.get("home") for one in found] == ["b", None, "c", None]
+            assert [one.get("batchId") for one in found] == [None, "0", "0", None]
+
+    run(scenario)
+
+
+def test_homes_are_forgotten_beyond_the_limit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, publication_queries_max=2) as bench:
+            for query in ("q0", "q1", "q0", "q2"):
+                assert await tell_home(bench, query, "b") == 0
+            found = [await status(bench.client, query) for query in ("q0", "q1", "q2")]
+            assert [one.get("home") for one in found] == [None, "b", "b"]
+
+    run(scenario)

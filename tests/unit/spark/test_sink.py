@@ -106,6 +106,7 @@ class NoStaging:
 
     def __init__(self, address: Any, **settings: Any) -> None:
         self.published: list[tuple[str, str, int, list[str]]] = []
+        self.told: list[str] = []
         NoStaging.last = self
 
     last: NoStaging
@@ -115,7 +116,10 @@ class NoStaging:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def publish(self, broker: str, query: str, batch: int, handles: list[Handle], topic: str = "") -> None:
+    def publish(
+        self, broker: str, query: str, batch: int, handles: list[Handle], *, topic: str, tell: list[str]
+    ) -> None:
+        self.told = tell
         self.published.append((broker, query, batch, [handle.text for handle in handles]))
 
 
@@ -135,6 +139,15 @@ def test_handles_are_published_in_the_order_of_the_partitions() -> None:
     assert NoStaging.last.published == [("a", "q", 7, ["1", "2", "3", "4", "5"])]
     with pytest.raises(ClientError, match="staged at a and b"):
         sink.publish(parsed, 7, [written(0, "1"), written(1, "2", broker="b")], NoStaging)  # type: ignore[arg-type]
+
+
+def test_brokers_that_do_not_know_the_home_are_told_where_a_batch_may_run_again() -> None:
+    parsed = WriteOptions.parse(options())
+    messages = [sink.WrittenRows("q", n, 1, [Handle("a", str(n), 1)], ("c", f"b{n}")) for n in range(2)]
+    sink.publish(parsed, 7, messages, NoStaging)  # type: ignore[arg-type]
+    assert NoStaging.last.told == ["b0", "b1", "c"]
+    sink.publish(parsed, 7, messages, NoStaging, tells=False)  # type: ignore[arg-type]
+    assert NoStaging.last.told == []
 
 
 def test_at_least_once_goes_through_a_producer() -> None:
