@@ -201,16 +201,25 @@ class LiveRead:
         queue = current.queue
         end = min(pulled.next_offset, current.end)
         while True:
-            yield from self._feed(pulled, end, decoder)
-            if not decoder.cut_short or decoder.next_offset >= end:
-                break
-            # Behind lengths that make no sense nothing can be found in this answer: ask for what follows.
-            pulled = self.scan.pull(queue, decoder.next_offset, rows=end - decoder.next_offset)
+            at = stop = min(pulled.next_offset, end)
             if pulled.status is not PullStatus.FOUND:
-                self._without_records(pulled, QueueSlice(queue, pulled.offset, end))
+                at = self._without_records(pulled, QueueSlice(queue, pulled.offset, end))
+            else:
+                yield from self._feed(pulled, stop, decoder)
+                # A run that is given up takes one offset at least with it; the mark may be that of a run before.
+                if decoder.cut_short and decoder.next_offset > pulled.offset:
+                    at = decoder.next_offset
+                elif not self.tags and decoder.next_offset < stop:
+                    detail = "the broker left them out"
+                    self._gap(queue, decoder.next_offset, stop - 1, Reason.MISSING, detail)
+            if at >= end:
                 return
-        if not self.tags and decoder.next_offset < end:
-            self._gap(queue, decoder.next_offset, end - 1, Reason.MISSING, "the broker left them out")
+            if at <= pulled.offset:
+                self._unfinished.append(QueueSlice(queue, at, end))  # it was there, and may be again
+                return
+            # Behind lengths that make no sense nothing can be found in an answer: ask for what follows, until all
+            # is there that the first answer had.
+            pulled = self.scan.pull(queue, at, rows=end - at, size=self.options.pull_bytes)
 
     def _feed(self, pulled: Pulled, end: int, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
         queue = pulled.queue

@@ -1,5 +1,6 @@
 """A task's reading, without Spark: every offset is a row, filtered, or a gap."""
 
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,8 +9,10 @@ import pytest
 import penstock
 from penstock.client import read_ahead
 from penstock.client.loop_thread import LoopThread
+from penstock.client.read_ahead import ReadAhead
 from penstock.client.scan import Scan
-from penstock.client.scan_results import OffsetRange, QueueId
+from penstock.client.scan_results import OffsetRange, PullStatus, QueueId
+from penstock.client.scanning import AsyncScan
 from penstock.errors import ConnectError, GapError, RouteNotFoundError
 from penstock.spark.gaps import Gaps, missing_offsets, read_gaps
 from penstock.spark.live import (
@@ -192,6 +195,65 @@ def test_nothing_but_damage(node, scan):
     assert rows(reading(node, scan, onGap="skip"), *whole(scan)) == []
     with pytest.raises(GapError, match=r"3 messages .* offsets 0 to 2: missing"):
         rows(reading(node, scan), *whole(scan))
+
+
+def spoil_sizes(monkeypatch, *offsets) -> None:
+    """Records say that they are larger than any, as they come: brokers of another make send what their logs have."""
+
+    def spoiled(pulled):
+        data, at = bytearray(pulled.data), 0
+        while at < len(data):
+            size, offset = struct.unpack_from(">i16xq", data, at)
+            if offset in offsets:
+                struct.pack_into(">i", data, at, 1 << 30)
+            at += size
+        return replace(pulled, data=bytes(data))
+
+    read, pull = ReadAhead.next, AsyncScan.pull
+
+    async def pull_spoiled(*asked, **given):
+        return spoiled(await pull(*asked, **given))
+
+    monkeypatch.setattr(ReadAhead, "next", lambda self: spoiled(read(self)))
+    monkeypatch.setattr(AsyncScan, "pull", pull_spoiled)
+
+
+@pytest.mark.fault("F7")
+@pytest.mark.invariant("I12")
+@pytest.mark.parametrize("pull_bytes", ["65536", "4194304"])
+def test_behind_a_record_without_a_size_everything_is_read(node, scan, tmp_path, monkeypatch, pull_bytes):
+    """However many answers it takes: what a broker has is no gap."""
+    node.fill("T", 2000, properties={"padding": "x" * 1000})
+    bad = (0, 10, 11, 700, 1999)
+    spoil_sizes(monkeypatch, *bad)
+    table = str(tmp_path / "gaps")
+    found = options(node, onGap="report", gapTable=table, pullBytes=pull_bytes)
+    # No broker has properties as columns.
+    selection = Selection(("queue_offset", "properties"), frozenset())
+    read = LiveRead(scan, found, selection, Gaps(found.on_gap, found.gap_table))
+    offsets = [n for batch in read.batches(whole(scan)) for n in batch.column("queue_offset").to_pylist()]
+    assert offsets == [n for n in range(2000) if n not in bad]
+    assert list(missing_offsets(read_gaps(table)).values()) == [[(0, 1), (10, 12), (700, 701), (1999, 2000)]]
+
+
+def test_what_follows_such_a_record_is_waited_for(node, scan, monkeypatch):
+    """A broker that has it no more when it is asked again may have been replaced by one that lags behind."""
+    node.fill("T", 20)
+    spoil_sizes(monkeypatch, 3)
+    pull, asked = scan.pull, []
+
+    def behind(queue, offset, **given):
+        asked.append(offset)
+        found = pull(queue, offset, **given)
+        nothing = replace(found, status=PullStatus.NOTHING, next_offset=offset, data=b"")
+        return nothing if len(asked) == 1 else found
+
+    monkeypatch.setattr(scan, "pull", behind)
+    read = reading(node, scan, onGap="skip")
+    read.selection = Selection(("queue_offset", "properties"), frozenset())
+    offsets = [n for batch in read.batches(whole(scan)) for n in batch.column("queue_offset").to_pylist()]
+    assert offsets == [n for n in range(20) if n != 3]
+    assert asked == [4], "the next round reads it with the others"
 
 
 def test_what_retention_takes_while_a_task_waits_is_a_gap(node, scan):
