@@ -189,10 +189,18 @@ class Scan:
     # -- groups ----------------------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
-        """Store how far a group has come, as the offset of the next message to read. The group need not exist."""
+        """Store how far a group has come, as the offset of the next message to read. The group need not exist. All
+        queues are tried before the first failure is raised."""
         self._run(self._scan.commit(group, offsets))
 
-    def commit_soon(self, group: str, offsets: Mapping[QueueId, int]) -> concurrent.futures.Future[None]:
-        """The same without waiting."""
+    def commit_soon(
+        self,
+        group: str,
+        offsets: Mapping[QueueId, int],
+        *,
+        failures: dict[QueueId, PenstockError] | None = None,
+    ) -> concurrent.futures.Future[None]:
+        """The same without waiting. With `failures`, queues that cannot be committed are put there instead of
+        raising; it is whole when the future has ended."""
         thread, scan = self._started()
-        return thread.submit(scan.commit(group, dict(offsets)))
+        return thread.submit(scan.commit(group, dict(offsets), failures=failures))

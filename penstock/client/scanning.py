@@ -348,15 +348,37 @@ class AsyncScan:
 
     # -- groups ----------------------------------------------------------------------------------------------
 
-    async def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
-        """Store how far a group has come, as the offset of the next message to read. The group need not exist."""
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[QueueId, int],
+        *,
+        failures: dict[QueueId, PenstockError] | None = None,
+    ) -> None:
+        """Store how far a group has come, as the offset of the next message to read. The group need not exist.
+
+        One queue that cannot be committed, as of a topic that was deleted, holds up no other: the first failure is
+        raised after all have been tried. With `failures`, such queues are put there instead.
+        """
+        failed: dict[QueueId, PenstockError] = {}
+
+        async def commit(queue: QueueId, offset: int) -> None:
+            try:
+                await self._commit(group, queue, offset)
+            except PenstockError as error:
+                failed[queue] = error
+
         items = list(offsets.items())
         for at in range(0, len(items), COMMITS_AT_ONCE):
-            some = items[at : at + COMMITS_AT_ONCE]
-            await _all(*(self._commit(group, queue, offset) for queue, offset in some))
-        places = {queue.broker: queue for queue in offsets if (group, queue.broker) not in self._listed}
+            await _all(*(commit(queue, offset) for queue, offset in items[at : at + COMMITS_AT_ONCE]))
+        done = [queue for queue in offsets if queue not in failed]
+        places = {queue.broker: queue for queue in done if (group, queue.broker) not in self._listed}
         if places:
             await _all(*(self._list(group, queue) for queue in places.values()))
+        if failures is not None:
+            failures.update(failed)
+        elif failed:
+            raise next(iter(failed.values()))
 
     async def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         client = await self._client()

@@ -5,7 +5,8 @@ consumer. It is a view, not the truth: a query goes on from its checkpoint, what
 
 Rules: offsets are committed as "everything before is done". Nothing waits for the brokers: one commit is under way
 at most, what comes meanwhile is sent as one when it has ended, and offsets that did not change are not sent again. A
-failure is logged and made good by the next commit. `finish` waits a moment for the last one. Runs on the driver.
+failure is logged and made good by the next commit; it is that of a queue, others are committed all the same. `finish`
+waits a moment for the last one. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 
 from penstock.client.scan import Scan
 from penstock.client.scan_results import QueueId
+from penstock.errors import PenstockError
 
 logger = logging.getLogger(__name__)
 
@@ -56,22 +58,31 @@ class GroupProgress:
                 self._idle.set()
                 return
             self._idle.clear()
+        failures: dict[QueueId, PenstockError] = {}
         try:
-            future = self._scan.commit_soon(self._group, due)
+            future = self._scan.commit_soon(self._group, due, failures=failures)
         except Exception as error:
             self._failed(error)
             return
-        future.add_done_callback(lambda done: self._ended(done, due))
+        future.add_done_callback(lambda done: self._ended(done, due, failures))
 
-    def _ended(self, done: concurrent.futures.Future[None], due: dict[QueueId, int]) -> None:
+    def _ended(
+        self,
+        done: concurrent.futures.Future[None],
+        due: dict[QueueId, int],
+        failures: Mapping[QueueId, PenstockError],
+    ) -> None:
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
             self._failed(error or RuntimeError("cancelled"))
             return
         with self._lock:
-            self._committed |= due
-        self._send()
+            self._committed |= {queue: at for queue, at in due.items() if queue not in failures}
+        if failures:
+            self._failed(next(iter(failures.values())), f" for {len(failures)} of {len(due)} queues")
+        else:
+            self._send()
 
-    def _failed(self, error: BaseException) -> None:
-        logger.warning("progress of group %s is not committed: %s", self._group, error)
+    def _failed(self, error: BaseException, where: str = "") -> None:
+        logger.warning("progress of group %s is not committed%s: %s", self._group, where, error)
         self._idle.set()

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 import penstock
+from penstock.client import scanning
 from penstock.client.instance import ClientInstance
 from penstock.client.loop_thread import LoopThread
 from penstock.client.pull_socket import PullSockets
@@ -20,10 +21,12 @@ from penstock.errors import (
     ClientClosedError,
     ConnectError,
     OptionError,
+    PenstockError,
     RouteNotFoundError,
 )
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting import TlsOptions
+from penstock.spark.group_progress import GroupProgress
 from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
 from tests.unit.client.consuming import until
@@ -226,6 +229,38 @@ def test_progress_of_a_group_is_committed_and_shows_as_lag(scan, address):
     scan.commit_soon("spark", {second: 5}).result(5)
     with penstock.Admin(address) as admin:
         assert admin.offsets("spark", "T")[second.queue] == 5
+
+
+def test_a_topic_that_was_deleted_holds_up_no_commit_of_another(scan, address, monkeypatch):
+    monkeypatch.setattr(scanning, "COMMITS_AT_ONCE", 2)
+    fill(address, "Gone", 1)
+    fill(address, "T", 10, queues=5)
+    (gone,), kept = scan.queues("Gone"), scan.queues("T")
+    with penstock.Admin(address) as admin:
+        admin.delete_topic("Gone")
+        with pytest.raises(PenstockError, match="Gone"):
+            scan.commit("spark", {gone: 1} | dict.fromkeys(kept, 2))
+        assert admin.offsets("spark", "T") == {queue.queue: 2 for queue in kept}
+        failures: dict[QueueId, PenstockError] = {}
+        scan.commit_soon("spark", {gone: 1} | dict.fromkeys(kept, 1), failures=failures).result(5)
+        assert list(failures) == [gone]
+        assert admin.offsets("spark", "T") == {queue.queue: 1 for queue in kept}
+        until_retry_topics(admin, "%RETRY%spark")
+
+
+def test_a_stream_commits_what_it_can(scan, address, monkeypatch):
+    """Also with a deleted topic among its queues: else retention would wait for the group for ever."""
+    monkeypatch.setattr(scanning, "COMMITS_AT_ONCE", 2)
+    fill(address, "Gone", 1)
+    fill(address, "T", 10, queues=5)
+    (gone,), kept = scan.queues("Gone"), scan.queues("T")
+    progress = GroupProgress(scan, "spark")
+    with penstock.Admin(address) as admin:
+        admin.delete_topic("Gone")
+        for offset in (1, 2):
+            progress.moved({gone: 1} | dict.fromkeys(kept, offset))
+            assert not progress.finish(5)
+            assert admin.offsets("spark", "T") == {queue.queue: offset for queue in kept}
 
 
 def test_a_reset_by_an_operator_does_not_stop_commits(scan, address):

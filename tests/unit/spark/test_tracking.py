@@ -228,8 +228,10 @@ def test_limits_by_bytes_go_by_a_sample(bench):
 class Commits:
     def __init__(self) -> None:
         self.sent: list[tuple[dict, concurrent.futures.Future]] = []
+        self.failures: dict[QueueId, ConnectError] = {}
 
-    def commit_soon(self, group, offsets):
+    def commit_soon(self, group, offsets, *, failures):
+        failures.update(self.failures)
         self.sent.append((dict(offsets), concurrent.futures.Future()))
         return self.sent[-1][1]
 
@@ -267,3 +269,25 @@ def test_a_commit_that_fails_is_made_good_by_the_next():
     assert progress.finish(0)
     GroupProgress(commits, "").moved({A: 1})
     assert len(commits.sent) == 2, "no group, no commits"
+
+
+def test_a_queue_that_cannot_be_committed_is_alone_in_that():
+    commits = Commits()
+    progress = GroupProgress(commits, "g")
+    commits.failures = {A: ConnectError("its topic is gone")}
+    progress.moved({A: 1, B: 1})
+    commits.sent[0][1].set_result(None)
+    assert not progress.finish(0)
+    assert len(commits.sent) == 1, "not again at once"
+    progress.moved({A: 1, B: 2})
+    assert commits.sent[1][0] == {A: 1, B: 2}
+    commits.sent[1][1].set_result(None)
+    progress.moved({A: 1, B: 2})
+    assert commits.sent[2][0] == {A: 1}, "what was committed is not sent again"
+    commits.failures = {}
+    progress.moved({A: 1, B: 3})
+    commits.sent[2][1].set_result(None)
+    assert commits.sent[3:] == [], "that of before still failed"
+    progress.moved({A: 1, B: 3})
+    commits.sent[3][1].set_result(None)
+    assert progress.finish(0)
