@@ -119,7 +119,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._progress.finish(FINISH_S)
         self._latest = ends
         if isinstance(limit, ReadAllAvailable):
-            return ends
+            return tracker.limited(start, ends, 0, 0)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_rows_per_trigger
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes_per_trigger
         return tracker.limited(start, ends, rows, size)

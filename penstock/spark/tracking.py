@@ -5,9 +5,10 @@
     limited     the end of the next micro-batch under the limits
 
 Rules: a queue once seen stays, so that an outage of its broker stops its progress and loses nothing. Only what a
-consumer could read counts: a batch that is run again finds the same messages. One broker out of reach holds up its
-own queues; all of them for longer than `retryMs` is an error. Runs on the driver, in the process of the stream's
-reader, one call at a time. Knows no Spark.
+consumer could read counts: a batch that is run again finds the same messages. So the offsets have a new queue's first
+message before anything of it is read: a process that runs its first batch again knows from them what retention has
+taken since. One broker out of reach holds up its own queues; all of them for longer than `retryMs` is an error. Runs
+on the driver, in the process of the stream's reader, one call at a time. Knows no Spark.
 """
 
 from __future__ import annotations
@@ -159,18 +160,17 @@ class QueueTracker:
     # -- limits ----------------------------------------------------------------------------------------------
 
     def limited(self, start: Offsets, ends: Offsets, rows: int, size: int) -> Offsets:
-        """Ends so near that a micro-batch has at most so many rows and about so many bytes; 0 is no limit."""
+        """Ends so near that a micro-batch has at most so many rows and about so many bytes; 0 is no limit. A queue
+        that is new gets the place of its first message, and is read by the next micro-batch."""
         begins = {key: self.begin(key, start) for key in ends}
-        lags = {key: ends[key] - begins[key] for key in ends}
+        lags = {key: ends[key] - begins[key] if key in start else 0 for key in ends}
         if rows:
             lags = self._cut(lags, share(rows, lags))
         if size and sum(lags.values()):
             sizes = {key: self._size(key, begins[key]) for key, lag in lags.items() if lag > 0}
             quotas = share(size, {key: lags[key] * sizes[key] for key in sizes})
             lags = self._cut(lags, {key: max(1, quota // sizes[key]) for key, quota in quotas.items()})
-        return sorted_offsets(
-            {key: begins[key] + lag for key, lag in lags.items() if key in start or lag > 0}
-        )
+        return sorted_offsets({key: begins[key] + lag for key, lag in lags.items()})
 
     @staticmethod
     def _cut(lags: Offsets, quotas: Mapping[str, int]) -> Offsets:
@@ -178,7 +178,8 @@ class QueueTracker:
         return {key: min(lag, quotas.get(key, lag)) for key, lag in lags.items()}
 
     def begin(self, key: str, start: Offsets) -> int:
-        """Where a queue is read from: a new one from the first message that it has."""
+        """Where a queue is read from: a new one from the first message that it has. Between the offsets of a batch
+        that is nothing, but for batches that were planned when new queues were read at once."""
         if key in start:
             return start[key]
         known = self._ranges.get(key)

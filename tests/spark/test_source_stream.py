@@ -329,6 +329,32 @@ def test_gaps_after_retention(spark, tmp_path):
         assert read_gaps(table) == [gap], "the same batch again reports the same"
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("expired", [False, True])
+def test_what_is_gone_when_the_first_batch_of_a_new_queue_is_run_again_is_a_gap(spark, tmp_path, expired):
+    """And what was gone before the stream found the queue is none."""
+    with expiring_node(tmp_path / "broker") as node:
+        old, new = node.topic("new-a", 1), node.topic("new-z", 1)
+        node.admin.delete_topic(new)
+        node.send(old, [b"0"], queue_id=0)
+        found = Stream(
+            spark, node, "", tmp_path / "s", topicPattern=f"{old}|{new}", startingPosition="latest"
+        )
+        assert found.run() == []
+        node.admin.create_topic(new, 1)
+        begin = node.send_and_expire(new, 400) if expired else 0
+        node.send(new, [b"%d" % n for n in range(5)], queue_id=0)
+        assert len(found.run()) == (405 if expired else 5) - begin
+        last = max(int(path.name) for path in (found.checkpoint / "commits").glob("[0-9]*"))
+        for name in (f"{last}", f".{last}.crc"):
+            (found.checkpoint / "commits" / name).unlink()
+        shutil.rmtree(found.folder / "out")  # it knows by itself which batches it has
+        first = node.send_and_expire(new, 400)
+        said = refused(found.run)
+        ends = 405 if expired else 5
+        assert f"offsets {begin} to {min(first, ends) - 1}: deleted" in said
+
+
 def test_a_queue_that_got_shorter_is_a_gap(spark, node, tmp_path):
     topic = node.topic("anew", 1)
     fill(node, topic, 1, 10)

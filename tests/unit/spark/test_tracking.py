@@ -9,6 +9,7 @@ from penstock.client.scan_results import OffsetRange, Pulled, PullStatus, QueueI
 from penstock.errors import ConnectError, GapError, RouteNotFoundError
 from penstock.spark.gaps import Gaps
 from penstock.spark.group_progress import GroupProgress
+from penstock.spark.live import check_beginnings
 from penstock.spark.options import ReadOptions
 from penstock.spark.tracking import QueueTracker
 from penstock.testing import ManualClock
@@ -60,10 +61,11 @@ class Bench:
         self.clock = ManualClock()
         given = {"nameserver": "a", "topic": "T", "retryMs": "1000", "discoverMs": "500", **options}
         self.options = ReadOptions.parse(given)
+        self.gaps = Gaps(self.options.on_gap, self.options.gap_table)
         self.tracker = QueueTracker(
             self.cluster,
             self.options,
-            Gaps(self.options.on_gap, self.options.gap_table),
+            self.gaps,
             self.clock,
             lambda seconds: self.wait(seconds),  # noqa: PLW0108  # tests replace it
         )
@@ -73,6 +75,9 @@ class Bench:
 
     def ends(self, start, patient=True):
         return self.tracker.ends(start, self.tracker.ranges(), patient=patient)
+
+    def spans(self, start, end):
+        return [(item.queue.key, item.start, item.end) for item in self.tracker.slices(start, end)]
 
 
 @pytest.fixture
@@ -98,8 +103,30 @@ def test_new_queues_are_looked_for_now_and_then(bench):
     ends = bench.ends(start)
     assert ends["T/c/0"] == 7
     assert "T/d/0" not in ends, "nothing in it yet"
-    slices = bench.tracker.slices(start, ends)
-    assert [(item.queue.key, item.start, item.end) for item in slices] == [("T/b/1", 5, 20), ("T/c/0", 3, 7)]
+    named = bench.tracker.limited(start, ends, 0, 0)
+    assert named == {"T/a/0": 10, "T/b/1": 5, "T/c/0": 3}
+    assert bench.tracker.slices(start, named) == []
+    assert bench.tracker.limited(named, ends, 0, 0) == ends
+    assert bench.spans(named, ends) == [("T/b/1", 5, 20), ("T/c/0", 3, 7)]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_retention_takes_of_a_new_queue_before_its_first_batch_is_run_again_is_a_gap(bench, first):
+    start = {"T/a/0": 10, "T/b/1": 20}
+    bench.cluster.ends["T/c/0"] = (first, 100)
+    named = bench.tracker.limited(start, bench.ends(start), 0, 0)
+    planned = bench.tracker.limited(named, bench.ends(named), 0, 0)
+    again = Bench()
+    again.cluster.ends = {**bench.cluster.ends, "T/c/0": (50, 120)}
+    assert again.spans(start, named) == [], "the batch that only names it"
+    slices = again.tracker.slices(named, planned)
+    with pytest.raises(GapError, match=f"offsets {first} to 49: deleted: the queue begins at 50"):
+        check_beginnings(slices, again.tracker.known_ranges(), again.gaps)
+
+
+def test_a_first_batch_that_was_planned_without_its_begin_is_read_from_what_there_is(bench):
+    """Of a checkpoint from before; nobody knows whether there was more."""
+    assert bench.spans({"T/a/0": 10}, {"T/a/0": 10, "T/b/1": 20}) == [("T/b/1", 5, 20)]
 
 
 def test_a_broker_that_is_down_stops_its_own_queues_only(bench):
@@ -205,10 +232,12 @@ def test_limits_by_rows(bench):
     assert list(bench.tracker.limited(start, ends, 10, 0)) == sorted(ends)
 
 
-def test_a_new_queue_under_a_limit_begins_at_its_first_message(bench):
+@pytest.mark.parametrize(("rows", "size"), [(4, 0), (0, 400)])
+def test_a_new_queue_under_a_limit_begins_at_its_first_message(bench, rows, size):
     ends = bench.ends({"T/a/0": 10})
-    limited = bench.tracker.limited({"T/a/0": 10}, ends, 4, 0)
-    assert limited == {"T/a/0": 10, "T/b/1": 9}
+    limited = bench.tracker.limited({"T/a/0": 10}, ends, rows, size)
+    assert limited == {"T/a/0": 10, "T/b/1": 5}
+    assert bench.tracker.limited(limited, ends, rows, size) == {"T/a/0": 10, "T/b/1": 9}
 
 
 def test_limits_by_bytes_go_by_a_sample(bench):
