@@ -182,7 +182,8 @@ class Endpoint:
             for connection in list(self.connections):
                 connection.close("shutting down")
             try:
-                await asyncio.wait_for(self._empty.wait(), grace_ms / 1000)
+                async with asyncio.timeout(grace_ms / 1000):
+                    await self._empty.wait()
             except TimeoutError:
                 for connection in list(self.connections):
                     connection.abort("shutting down")

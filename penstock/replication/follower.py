@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from penstock.errors import OptionError, PenstockError, StoreError
@@ -144,10 +145,11 @@ class HaClient:
                     self.complain(str(error) or type(error).__name__)
                     wait_ms = self._pause_ms
             if wait_ms > 0:
-                try:
-                    await asyncio.wait_for(self._changed.wait(), wait_ms / 1000)
-                except TimeoutError:
-                    pass
+                # Not with `wait_for`: before Python 3.12 that takes no notice of being cancelled in the moment in
+                # which what it waits for happens, and whoever stops this would wait for ever.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._changed.wait()
 
     def complain(self, reason: str) -> None:
         """Said once for each reason, not at each attempt."""
@@ -167,11 +169,11 @@ class HaClient:
             # The first report is both what is asked for and what is acknowledged, so it has to be on disk.
             await self._flusher.flushed(self._log.max_offset)
         link = _MasterLink(self, self._receiver())
-        timeout_s = self._options.connect_timeout_ms / 1000
-        await asyncio.wait_for(self._runtime.network.connect(lambda: link, *address), timeout_s)
-        if address != self._address:
-            link.abort("there is another master")
         try:
+            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+                await self._runtime.network.connect(lambda: link, *address)
+            if address != self._address:
+                link.abort("there is another master")
             return await link.over()
         finally:
             link.abort("this replica stops")

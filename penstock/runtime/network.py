@@ -107,7 +107,8 @@ class _PeekingListener:
             ready = asyncio.Event()
             self._loop.add_reader(peer.fileno(), ready.set)
             try:
-                await asyncio.wait_for(ready.wait(), FIRST_BYTE_TIMEOUT_S)
+                async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
+                    await ready.wait()
             finally:
                 self._loop.remove_reader(peer.fileno())
             first = peer.recv(1, socket.MSG_PEEK)

@@ -49,6 +49,22 @@ def test_a_slave_is_a_copy_of_its_master(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_slave_that_is_told_of_a_master_and_stopped_at_once_stops(tmp_path: Path) -> None:
+    """The wait that the news ends is the one that is cancelled: it must not take that for the news alone."""
+
+    async def scene() -> None:
+        slave = await Node(tmp_path / "slave", classic=True).start()
+        await slave.follow("127.0.0.1:1")
+        await asyncio.sleep(0.05)  # it waits by now, for that address or between two attempts
+        slave.client.follow("127.0.0.1:2")
+        stopping = asyncio.ensure_future(slave.stop())
+        done, _ = await asyncio.wait([stopping], timeout=20)
+        assert done
+        await stopping
+
+    asyncio.run(scene())
+
+
 @pytest.mark.seed("S1-31")
 @pytest.mark.seed("S1-32", "S1-33")
 @pytest.mark.parametrize("mode", [FlushMode.ASYNC, FlushMode.SYNC])
