@@ -56,7 +56,7 @@ def snapshot(options: ReadOptions) -> Snapshot:
         from penstock.spark.offline import OfflineStore
 
         with OfflineStore(options.path) as store:
-            return _between(options, _store_ranges(store, options), _store_times(store))
+            return _between(options, store_ranges(store, options), store_times(store))
     with explaining(), Scan(options.nameserver, **options.access.settings()) as scan:
         queues = find_queues(scan, options)
         if not queues:
@@ -154,7 +154,7 @@ class StoreReader(BatchReader):
 
         options = self._options
         with OfflineStore(options.path) as store:
-            slices = self._wanted(_store_times(store))
+            slices = self._wanted(store_times(store))
             ranges = {(item.queue.topic, "", item.queue.queue_id): (item.start, item.end) for item in slices}
             total = sum(item.rows for item in slices)
             row_bytes = store.row_bytes(ranges)
@@ -187,7 +187,7 @@ class StoreReader(BatchReader):
             self._gaps.found(queue, item.queue_offset, item.last_offset, reason, item.reason, where="reading")
 
 
-def _store_ranges(store: OfflineStore, options: ReadOptions) -> dict[QueueId, OffsetRange]:
+def store_ranges(store: OfflineStore, options: ReadOptions) -> dict[QueueId, OffsetRange]:
     """The queues that are read of a directory: those of the topics named, or of all that are not internal."""
     known = store.topics()
     if options.topic:
@@ -206,7 +206,7 @@ def _store_ranges(store: OfflineStore, options: ReadOptions) -> dict[QueueId, Of
     return {QueueId(*place): OffsetRange(*found) for place, found in store.queues(topics).items()}
 
 
-def _store_times(store: OfflineStore) -> ByTime:
+def store_times(store: OfflineStore) -> ByTime:
     def by_time(times: Mapping[QueueId, int]) -> dict[QueueId, int]:
         return {
             queue: store.offset_by_time((queue.topic, "", queue.queue_id), at) for queue, at in times.items()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +23,19 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
-from penstock.errors import OptionError, StoreLockedError
+from penstock.client.scan_results import OffsetRange, QueueId
+from penstock.errors import OptionError, StoreFormatError, StoreLockedError
 from penstock.runtime import Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.archive_commit import files_of, ranges_of, sweep
 from penstock.spark.pipelines.archive_files import FileSettings
-from penstock.spark.pipelines.archive_names import ArchivedFile, queue_key, require_names
+from penstock.spark.pipelines.archive_names import ArchivedFile, require_names
 from penstock.spark.pipelines.archive_sink import FORMAT, ArchiveSink
 from penstock.spark.pipelines.compaction import Merged, merge_files
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.pipelines.seam import next_offsets
-from penstock.spark.planning import share
+from penstock.spark.planning import QueueSlice, share
 from penstock.spark.positions import Position, PositionKind, resolve, sorted_offsets
 from penstock.spark.progress import Batch, Report, ignore
 from penstock.spark.running import FAILURES_MAX, OnFailure, Stop, run
@@ -41,6 +43,8 @@ from penstock.spark.session import active, messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.batch import ByTime
 
 _LOG = logging.getLogger(__name__)
 ARCHIVE_LOCK = "archive.lock"
@@ -90,6 +94,13 @@ class ArchiveJob:
             )
         if self.every_s < 0 or self.merge_every_s <= 0:
             raise OptionError("an interval is negative", "give seconds")
+        start = Position.parse("start", self.start)
+        if self.store and (start.kind is PositionKind.LATEST or "latest" in dict(start.offsets).values()):
+            # No checkpoint keeps where that was: what comes until the next run would be left out as well.
+            raise OptionError(
+                "a store directory cannot be archived from latest: every run would begin at its end",
+                "use earliest, a timestamp, or offsets",
+            )
 
     @property
     def root(self) -> Path:
@@ -108,7 +119,7 @@ class ArchiveJob:
             {"gapTable": str(self.root / GAPS)} if self.on_gap == "report" else {}
         )
         if self.store:
-            return gaps | ({"topic": ",".join(self.topics)} if self.topics else {})
+            return gaps  # its topics are those that the directory has, whatever their names look like
         limits = {"maxRowsPerTrigger": self.max_rows, "maxBytesPerTrigger": self.max_bytes}
         options = {"nameserver": self.nameserver, **access_options(self.access), **gaps}
         options |= {"topic": ",".join(self.topics)} if self.topics else {"topicPattern": self.pattern}
@@ -255,16 +266,8 @@ class _Archiving:
         settings = options.access.settings()
         with explaining(), Scan(options.nameserver, retry_ms=options.retry_ms, **settings) as scan:
             ranges = scan.ranges(find_queues(scan, options))
-            fresh = {queue: item for queue, item in ranges.items() if queue.key not in archived}
             start = Position.parse("start", self._job.start)
-            if start.kind is PositionKind.OFFSETS:
-                # It may name queues that are archived by now; those go on where the archive ends.
-                named = tuple(pair for pair in start.offsets if pair[0] not in archived)
-                start = Position(PositionKind.OFFSETS, offsets=named)
-            found = {
-                queue.key: at for queue, at in resolve(start, "start", fresh, scan.offsets_by_time).items()
-            }
-        found |= {queue.key: archived[queue.key] for queue in ranges if queue.key in archived}
+            found = beginnings(start, ranges, archived, scan.offsets_by_time)
         return json.dumps(sorted_offsets(found))
 
     def _batch_done(self, batch: Batch) -> None:
@@ -277,19 +280,23 @@ class _Archiving:
 
     def _store(self) -> tuple[int, int, float, int]:
         """Batch by batch; each is a commit, so a run that is cut off goes on where it was."""
+        from penstock.spark.batch import store_ranges, store_times
         from penstock.spark.offline import OfflineStore
 
         sweep(self._job.root)
         files = files_of(self._tree.load())
         archived, kept = next_offsets(ranges_of(files)), _rows(files)
         with OfflineStore(self._job.store) as store:
-            found = store.queues(self._job.topics or None)
-            for topic, broker, _ in found:
-                require_names(topic, broker)
-            spans = {queue_key(*place): span for place, span in found.items()}
-            starts = {key: max(low, archived.get(key, low)) for key, (low, _) in spans.items()}
-            ends = {key: max(high, starts[key]) for key, (_, high) in spans.items()}
-            left = {place: (starts[queue_key(*place)], ends[queue_key(*place)]) for place in found}
+            topics = self._job.topics or tuple(store.topics())
+            ranges = store_ranges(store, ReadOptions(path=self._job.store, topic=topics))
+            for queue in ranges:
+                require_names(queue.topic, queue.broker)
+            start = Position.parse("start", self._job.start)
+            starts = beginnings(start, ranges, archived, store_times(store))
+            self._check_store(ranges, starts, archived)
+            starts = {queue.key: max(item.min, starts[queue.key]) for queue, item in ranges.items()}
+            ends = {queue.key: item.max for queue, item in ranges.items()}
+            left = {(q.topic, q.broker, q.queue_id): (starts[q.key], ends[q.key]) for q in ranges}
             most = rows_of_a_batch(self._job, store.row_bytes(left))
         began, batches, rows = self._clock.monotonic_ms(), 0, 0
         while not self._stop.is_asked and any(starts[key] < ends[key] for key in ends):
@@ -305,11 +312,38 @@ class _Archiving:
             batches, rows = batches + 1, rows + count
         return batches, rows, (self._clock.monotonic_ms() - began) / 1000, 0
 
+    def _check_store(
+        self, ranges: Mapping[QueueId, OffsetRange], starts: Mapping[str, int], archived: Mapping[str, int]
+    ) -> None:
+        """Refuse queues that end before what is wanted of them; what retention took unarchived is a gap."""
+        from penstock.spark.gaps import Gaps
+        from penstock.spark.live import check_beginnings
+
+        for queue, item in ranges.items():
+            if starts[queue.key] <= item.max:
+                continue
+            if queue.key not in archived:
+                raise OptionError(
+                    f"start of {queue} is {starts[queue.key]}, and the queue ends at {item.max}",
+                    "use an offset that is there",
+                )
+            # Sooner or later other messages would get the offsets that are archived.
+            raise StoreFormatError(
+                f"{queue} ends at {item.max} in {self._job.store}, and at {archived[queue.key]} in the archive: "
+                "the directory is older than the archive, or another one, or lost its last messages",
+                "archive it to another directory, or name the topics that are to go on",
+            )
+        # Here, because this sees each gap as a whole; a batch would see as much of it as it has rows.
+        options = ReadOptions.parse(self._job.source() | {"path": self._job.store})
+        slices = [QueueSlice(queue, starts[queue.key], item.max) for queue, item in ranges.items()]
+        check_beginnings(slices, ranges, Gaps(options.on_gap, options.gap_table))
+
     def _write_store(self, starts: Mapping[str, int], stops: Mapping[str, int]) -> None:
         topics = sorted({key.split("/")[0] for key in stops})
         options = {
             **self._job.source(),
-            "topic": ",".join(topics),
+            # Names of the directory's own, as of retry topics, may have characters that the option topic refuses.
+            "topicPattern": "|".join(map(re.escape, topics)),
             "startingPosition": json.dumps(sorted_offsets(starts)),
             "endingPosition": json.dumps(sorted_offsets(stops)),
         }
@@ -336,6 +370,19 @@ class _Archiving:
         )
         if done.files_before:
             _LOG.info("%d files of %s became %d", done.files_before, self._job.root, done.files_after)
+
+
+def beginnings(
+    start: Position, ranges: Mapping[QueueId, OffsetRange], archived: Mapping[str, int], by_time: ByTime
+) -> dict[str, int]:
+    """Where each queue goes on: after what is archived of it, and as told where nothing is."""
+    fresh = {queue: item for queue, item in ranges.items() if queue.key not in archived}
+    if start.kind is PositionKind.OFFSETS:
+        # It may name queues that are archived by now; those go on where the archive ends.
+        named = tuple(pair for pair in start.offsets if pair[0] not in archived)
+        start = Position(PositionKind.OFFSETS, offsets=named)
+    found = {queue.key: at for queue, at in resolve(start, "start", fresh, by_time).items()}
+    return found | {queue.key: archived[queue.key] for queue in ranges if queue.key in archived}
 
 
 def rows_of_a_batch(job: ArchiveJob, row_bytes: int) -> int:
