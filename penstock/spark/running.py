@@ -5,8 +5,9 @@
 
 Rules: a stop waits for the batch at hand, within a limit, so that little is done twice; a batch that is cut off
 all the same is run again by the next start, with the same offsets. A query that fails is started again after a
-wait that doubles; several failures with no finished batch between them end the run. A start that raises is never
-repeated: it would raise again. One query that gives up takes the others down, cleanly, before the error is told.
+wait that doubles; several failures with no finished batch between them end the run. A start that raises because the
+cluster is out of reach counts as such a failure; any other is not repeated: it would raise again. One query that
+gives up takes the others down, cleanly, before the error is told.
 
 Runs on the driver, in the caller's thread. Never prints; signals are taken only in the main thread.
 """
@@ -138,8 +139,14 @@ class _Watched:
         self._ended_ms: int | None = None
 
     def begin(self) -> None:
-        self._query = self._start()
         self._again_ms = None
+        try:
+            self._query = self._start()
+        except PenstockError as error:
+            # A broker that is away is in no route: its topics seem not to exist, and the route may be stale.
+            if not error.retriable and not error.route_stale:
+                raise
+            self._failed(error)
 
     def look(self) -> bool:
         """Report what is new; whether there is more to come."""

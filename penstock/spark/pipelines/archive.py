@@ -244,7 +244,9 @@ class _Archiving:
     def _start(self) -> Any:
         """Start the query, for the first time or again. Its tasks of before, if any still run, lose their folders."""
         sweep(self._job.root)
-        options = {**self._job.source(), "startingPosition": self._starting_position()}
+        options = self._job.source()
+        if not self._has_finished_a_batch():
+            options["startingPosition"] = self._starting_position()
         frame: DataFrame = messages_reader(self._spark, stream=True).options(**options).load()
         writer = frame.writeStream.format(FORMAT).options(**self._job.sink())
         writer = writer.option("checkpointLocation", self._job.checkpoint_place)
@@ -254,6 +256,16 @@ class _Archiving:
             writer = writer.trigger(processingTime=f"{int(self._job.every_s * 1000)} milliseconds")
         with active(self._spark):  # where the sink is registered; another session may have been used last
             return writer.start()
+
+    def _has_finished_a_batch(self) -> bool:
+        """Whether the checkpoint says where to begin, so that no broker need be asked, which may just be away.
+        Offsets alone do not: Spark asks for the first position again while its first batch is not finished."""
+        spark: Any = self._spark
+        commits = spark._jvm.org.apache.hadoop.fs.Path(self._job.checkpoint_place, "commits")
+        files = commits.getFileSystem(spark._jsc.hadoopConfiguration())
+        return bool(files.exists(commits)) and any(
+            item.getPath().getName().isdigit() for item in files.listStatus(commits)
+        )
 
     def _starting_position(self) -> str:
         """For a query without a checkpoint: after what is archived, and as told where nothing is."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ClientError, PenstockError
+from penstock.errors import CallTimeoutError, ClientError, ConnectError, PenstockError, RouteNotFoundError
 from penstock.spark import running
 from penstock.spark.progress import Batch
 from penstock.spark.running import Stop, run, stopping_on_signals
@@ -181,6 +181,34 @@ def test_a_start_that_raises_is_not_repeated_and_stops_the_others(clock: Steppin
     with pytest.raises(ValueError, match="no such column"):
         run({"other": started(clock, other), "q": refuse}, clock=clock)
     assert other.stops == 1
+
+
+def test_a_start_that_finds_nobody_is_a_failure_like_others(clock: SteppingClock) -> None:
+    """A broker that is away when a query starts may be back after the pause."""
+    told: list[tuple[str, float]] = []
+    away = [
+        ConnectError("no broker answers"),
+        RouteNotFoundError("no topic orders"),
+        CallTimeoutError("late"),
+    ]
+    query = started(clock, Query([5]))
+
+    def start() -> Any:
+        if away:
+            raise away.pop(0)
+        return query()
+
+    done = run({"q": start}, on_failure=lambda _, why, wait: told.append((why, wait)), clock=clock)
+    assert told == [("no broker answers", 1.0), ("no topic orders", 2.0), ("late", 4.0)]
+    assert (done["q"].rows, done["q"].restarts) == (5, 3)
+
+
+def test_starts_that_never_find_anybody_end_the_run(clock: SteppingClock) -> None:
+    def start() -> None:
+        raise ConnectError("no broker answers")
+
+    with pytest.raises(PenstockError, match="q failed 3 times in a row: no broker answers"):
+        run({"q": start}, failures_max=2, clock=clock)
 
 
 def test_signals_ask_for_a_stop_and_the_old_handlers_come_back() -> None:
