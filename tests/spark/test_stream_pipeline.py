@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from penstock.cli.main import root
 from penstock.errors import PenstockError
 from penstock.spark import run_pipeline
+from penstock.spark.pipelines.stream_build import _packed
+from penstock.spark.pipelines.stream_file import parse_pipeline
 from penstock.spark.pipelines.stream_run import PipelineFileError, check_pipeline
 from penstock.spark.pipelines.stream_status import pipeline_status
 from penstock.spark.progress import Batch
@@ -189,6 +191,44 @@ path = "out"
     first, second = problems(spark, tmp_path, text)
     assert "keys: in fields and a column of the message" in first
     assert "history is a table and no stream" in second
+
+
+def packed(spark, query: str, **given: str) -> list[dict[str, object]]:
+    """What a topic gets of the rows of a query."""
+    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+    file = parse_pipeline(
+        f'[sources.a]\ntopic = "a"\n[sinks.out]\nfrom = "a"\ntopic = "b"\n{lines}', nameserver="127.0.0.1:1"
+    )
+    assert file.problems == []
+    return [row.asDict() for row in _packed(spark.sql(query), file.sinks[0]).collect()]
+
+
+def test_a_column_key_becomes_the_keys_of_a_message(spark) -> None:
+    assert packed(spark, "select 'x' as body, 'k1' as key, 7 as other") == [{"body": "x", "key": "k1"}]
+    assert packed(spark, "select 'x' as Body, 'k1' as KEY, 'a' as Tags") == [
+        {"body": "x", "key": "k1", "tags": "a"}
+    ]
+    # What the sink names counts instead.
+    assert packed(spark, "select 'x' as body, 'k1' as key, 'k2' as id", keys="id") == [
+        {"body": "x", "keys": "k2"}
+    ]
+
+
+def test_a_json_body_has_keys_and_tags_of_columns_of_these_names(spark) -> None:
+    query = "select 1 as n, 'k1' as keys, 'a' as tags"
+    body = '{"n":1,"keys":"k1","tags":"a"}'
+    assert packed(spark, query, body="json") == [{"body": body, "keys": "k1", "tags": "a"}]
+    assert packed(spark, query, body="json", keys="n", tags="keys") == [
+        {"body": body, "keys": "1", "tags": "k1"}
+    ]
+    assert packed(spark, "select 42 as key, 'x' as topic", body="json") == [
+        {"body": '{"key":42,"topic":"x"}', "key": "42"}
+    ]
+    assert packed(spark, "select 42 as key, 'k1' as keys", body="json") == [
+        {"body": '{"key":42,"keys":"k1"}', "keys": "k1"}
+    ]
+    # A list is no tag: it is in the body.
+    assert packed(spark, "select array('a', 'b') as tags", body="json") == [{"body": '{"tags":["a","b"]}'}]
 
 
 def test_a_wrong_file_is_not_run(spark, tmp_path: Path) -> None:

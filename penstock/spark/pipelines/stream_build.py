@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CORRUPT = "_corrupt_record"
-# Columns that the sink knows besides the body.
-SINK_COLUMNS = ("topic", "keys", "tags", "properties", "delay", "queue")
+# Columns that the sink knows besides the body, of which a JSON body leaves the first ones beside it.
+KEYS_AND_TAGS = ("keys", "key", "tags")
+SINK_COLUMNS = (*KEYS_AND_TAGS, "topic", "properties", "delay", "queue")
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _CONDITION = re.compile(r"^\[[A-Z_.]+\] ?")
 
@@ -203,23 +204,44 @@ def _packed(frame: DataFrame, sink: Sink) -> DataFrame:
     if missing:
         near = did_you_mean(missing[0], frame.columns) or f"there are {', '.join(frame.columns)}"
         raise OptionError(f"{sink.view} has no column {', '.join(missing)}", near)
+    # As the sink itself: names in any case.
+    named = {name.lower(): name for name in frame.columns}
     columns: dict[str, Any] = {}
     if sink.body == "json":
         columns["body"] = fn.to_json(fn.struct(*(fn.col(f"`{name}`") for name in frame.columns)))
-    elif "body" in frame.columns:
-        columns["body"] = fn.col("body")
+        columns |= _beside_json(frame, named)
+    elif "body" in named:
         known = [name for name in SINK_COLUMNS if name != "topic" or "topic" not in sink.options]
-        columns |= {name: fn.col(name) for name in known if name in frame.columns}
+        columns = {name: fn.col(f"`{named[name]}`") for name in ("body", *known) if name in named}
     else:
         raise OptionError(
             f"{sink.view} has no column body",
             'select one, as in to_json(struct(*)) as body, or write body = "json" in the sink',
         )
     if sink.keys:
+        columns.pop("key", None)
         columns["keys"] = fn.concat_ws(" ", *(fn.col(f"`{name}`").cast("string") for name in sink.keys))
     if sink.tags:
         columns["tags"] = fn.col(f"`{sink.tags}`").cast("string")
     return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def _beside_json(frame: DataFrame, named: dict[str, str]) -> dict[str, Any]:
+    """Keys and tag of a row that is a JSON body: its columns of these names. Their type is the body's matter, so what
+    is no text becomes text, and lists, maps and structs, which make no key, are in the body only."""
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    found: dict[str, Any] = {}
+    for role in KEYS_AND_TAGS:
+        if role not in named or (role == "key" and "keys" in found):
+            continue
+        kind = frame.schema[named[role]].dataType
+        if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+            continue
+        column = fn.col(f"`{named[role]}`")
+        found[role] = column if kind.simpleString() in ("string", "binary") else column.cast("string")
+    return found
 
 
 def _check_streaming(spark: SparkSession, frame: DataFrame, mode: str) -> None:

@@ -339,13 +339,19 @@ class _Reader:
             options = self._write_options(section, options)
         elif kind in ("parquet", "json", "csv", "orc", "text") and not path:
             section.note("", f"path is missing: where the {kind} files go")
+        mode = section.choice("mode", MODES, "append")
+        if ours and mode != "append":
+            section.note(
+                "mode",
+                "a topic takes 'append' only: a message that was sent is not changed; aggregations need a watermark",
+            )
         made = Sink(
             section.name,
             view,
             kind,
             options,
             path,
-            section.choice("mode", MODES, "append"),
+            mode,
             trigger,
             section.words("partition_by") if not ours else (),
             section.choice("body", ("json", "column"), "column") if ours else "",

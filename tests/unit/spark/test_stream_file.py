@@ -194,6 +194,12 @@ from = 3
         ('delay = "10 minutes"', 'delay = "soon"', "'soon' is no time"),
         ('column = "at", delay', "delay", "column is missing"),
         ('trigger = "10 seconds"', 'trigger = "often"', "'often' is no trigger"),
+        ('body = "json"', 'body = "json"\nmode = "update"', "sinks.topic.mode: a topic takes 'append' only"),
+        (
+            'body = "json"',
+            'body = "json"\nmode = "complete"',
+            "sinks.topic.mode: a topic takes 'append' only",
+        ),
         ('path = "poison"\n', "", "path is missing: where the parquet files go"),
         ('body = "json"', 'body = "xml"', "'xml' is not one of json, column"),
         ("[sources.clicks]", "[sources.orders_bad]", "the name orders_bad is taken by sources.orders"),
