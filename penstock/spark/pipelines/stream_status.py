@@ -9,23 +9,34 @@ The last batch with both is done; one with offsets only is under way, or was cut
 
 Rules: read only, and only files that Spark has finished (it renames them into place). Sources that are not ours
 have offsets of another form; they are counted, not judged. A cluster that does not answer leaves the lag unknown.
+A queue is asked for where the source of its topic reads it: a checkpoint has no names of sources, only of queues.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
-from penstock.errors import OptionError, PenstockError
-from penstock.spark.pipelines.stream_file import PipelineFile, read_pipeline
+from penstock.errors import OptionError, PenstockError, RouteNotFoundError
+from penstock.spark.options import ReadOptions
+from penstock.spark.pipelines.stream_file import PipelineFile, Source, read_pipeline
 from penstock.spark.pipelines.stream_run import running_pid, sink_checkpoint
+
+if TYPE_CHECKING:
+    from penstock.client.admin import Admin
+    from penstock.client.routes import MessageQueue
 
 # A queue's name to its end at the broker.
 Ends = Callable[[Iterable[str]], dict[str, int]]
+# Where a source reads: its name server, and who asks there.
+Cluster = tuple[str, Access]
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,9 @@ def pipeline_status(
     ends: Ends | None = None,
 ) -> PipelineStatus:
     """Read a pipeline's checkpoint, and ask the brokers how much there is to do."""
-    file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint)
+    file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint, access=access)
+    if not file.nameserver:
+        file = read_pipeline(path, nameserver=DEFAULT_NAME_SERVER, checkpoint=checkpoint, access=access)
     if "://" in file.checkpoint:
         raise OptionError(
             f"the checkpoint {file.checkpoint} is not a directory of this machine",
@@ -154,21 +167,68 @@ def _lag(offsets: dict[str, int], ends: dict[str, int]) -> int:
 
 
 def _asking(file: PipelineFile, access: Access) -> Ends:
-    """Asks the brokers of the file's name server."""
+    """Asks the brokers of the clusters that the file's sources read."""
 
     def ends(queues: Iterable[str]) -> dict[str, int]:
         from penstock.client.admin import Admin
         from penstock.client.routes import MessageQueue
 
-        if not file.nameserver:
-            raise OptionError("no name server is known", "give one with --nameserver")
         found = {}
-        settings = access.settings()
-        with explaining(), Admin(file.nameserver, call_timeout_ms=3_000, **settings) as admin:
+        admins: dict[Cluster, Admin] = {}
+        with explaining(), ExitStack() as opened:
             for name in queues:
                 topic, broker, number = name.split("/")
-                if broker:  # a store directory has none, and no end that moves
-                    found[name] = admin.max_offset(MessageQueue(topic, broker, int(number)))
+                if not broker:  # a store directory has none, and no end that moves
+                    continue
+                # Of a source that the file no longer has, the file's own.
+                clusters = _clusters(file, topic) or [(file.nameserver, access)]
+                for cluster in clusters:
+                    if cluster not in admins:
+                        address, who = cluster
+                        admin = Admin(address, call_timeout_ms=3_000, **who.settings())
+                        admins[cluster] = opened.enter_context(admin)
+                queue = MessageQueue(topic, broker, int(number))
+                found[name] = _end(queue, [admins[cluster] for cluster in clusters])
         return found
 
     return ends
+
+
+def _clusters(file: PipelineFile, topic: str) -> list[Cluster]:
+    """Where the file's sources read this topic; several if clusters have topics of the same name."""
+    found: list[Cluster] = []
+    for source in file.sources:
+        if source.is_static or not source.is_ours or source.path:
+            continue
+        cluster = _cluster(source, topic)
+        if cluster is not None and cluster not in found:
+            found.append(cluster)
+    return found
+
+
+def _cluster(source: Source, topic: str) -> Cluster | None:
+    try:
+        options = ReadOptions.parse(source.options)
+    except OptionError:
+        return None  # `validate` tells what is wrong with it
+    reads = topic in options.topic or (options.topic_pattern and re.fullmatch(options.topic_pattern, topic))
+    return (source.options["nameserver"], options.access) if reads else None
+
+
+def _end(queue: MessageQueue, admins: list[Admin]) -> int:
+    """The end of a queue in the one cluster that has it."""
+    found: list[int] = []
+    missing: RouteNotFoundError | None = None
+    for admin in admins:
+        try:
+            found.append(admin.max_offset(queue))
+        except RouteNotFoundError as error:
+            missing = error
+    if len(found) > 1:
+        raise OptionError(
+            f"several clusters have a topic {queue.topic} at a broker {queue.broker_name}",
+            "which of them a checkpoint means cannot be told; `penstock group describe` shows the lag of each",
+        )
+    if missing is not None and not found:
+        raise missing
+    return found[0]

@@ -1,16 +1,23 @@
-"""How far a pipeline is, out of checkpoints as Spark writes them; no Spark, no broker."""
+"""How far a pipeline is, out of checkpoints as Spark writes them; no Spark."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import penstock
+from penstock.client.loop_thread import LoopThread
 from penstock.errors import ConnectError, OptionError, PenstockError
+from penstock.spark.pipelines import stream_status
 from penstock.spark.pipelines.stream_run import only_run, running_pid
 from penstock.spark.pipelines.stream_status import pipeline_status
+from penstock.testing.embedded import BROKER, EmbeddedBroker
 
 FILE = """\
 nameserver = "127.0.0.1:1"
@@ -78,6 +85,66 @@ def test_a_cluster_that_does_not_answer_leaves_the_lag_unknown(file: Path) -> No
     status = pipeline_status(file, ends=silent)
     assert status.sinks[0].lag is None
     assert status.trouble == "no name server answers; start one"
+
+
+@contextmanager
+def cluster(broker_name: str, *topics: str) -> Iterator[str]:
+    """The address of a cluster whose topics have three messages."""
+    server = EmbeddedBroker(broker=replace(BROKER, broker_name=broker_name))
+    thread = LoopThread("penstock-cluster")
+    try:
+        thread.run(server.start())
+        try:
+            with penstock.Admin(server.address) as admin, penstock.Producer(server.address) as producer:
+                for topic in topics:
+                    admin.create_topic(topic, queues=1)
+                    for number in range(3):
+                        producer.send(topic, b"%d" % number)
+            yield server.address
+        finally:
+            thread.run(server.stop())
+    finally:
+        thread.stop()
+
+
+def test_each_source_is_asked_for_at_its_own_name_server(tmp_path: Path) -> None:
+    """One topic is in both clusters, at brokers of different names; nothing listens at the file's own address."""
+    with cluster("a", "orders", "both") as one, cluster("b", "refunds", "both") as other:
+        path = tmp_path / "p.toml"
+        path.write_text(
+            'nameserver = "127.0.0.1:1"\ncheckpoint = "state"\n'
+            f'[sources.orders]\ntopic = ["orders", "both"]\nnameserver = "{one}"\n'
+            f'[sources.others]\ntopic_pattern = "ref.*|both"\nnameserver = "{other}"\n'
+            '[sinks.out]\nfrom = "orders"\npath = "out"\n'
+        )
+        offsets = {"orders/a/0": 1, "refunds/b/0": 2, "both/a/0": 0, "both/b/0": 3}
+        write_batch(tmp_path / "state" / "out", 0, offsets)
+        status = pipeline_status(path)
+        assert status.trouble == ""
+        assert status.sinks[0].lag == 2 + 1 + 3 + 0
+
+
+def test_a_queue_that_two_clusters_have_is_not_guessed_at(tmp_path: Path) -> None:
+    with cluster("a", "orders") as one, cluster("a", "orders") as other:
+        path = tmp_path / "p.toml"
+        path.write_text(
+            f'checkpoint = "state"\n[sources.here]\ntopic = "orders"\nnameserver = "{one}"\n'
+            f'[sources.there]\ntopic = "orders"\nnameserver = "{other}"\n'
+            '[sinks.out]\nfrom = "here"\npath = "out"\n'
+        )
+        write_batch(tmp_path / "state" / "out", 0, {"orders/a/0": 1})
+        status = pipeline_status(path)
+        assert status.sinks[0].lag is None
+        assert status.trouble.startswith("several clusters have a topic orders at a broker a")
+
+
+def test_without_a_name_server_the_default_is_asked(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream_status.DEFAULT_NAME_SERVER == "127.0.0.1:9876"
+    file.write_text(FILE.replace('nameserver = "127.0.0.1:1"\n', ""))
+    write_batch(file.parent / "state" / "out", 0, {"orders/a/0": 1})
+    with cluster("a", "orders") as address:
+        monkeypatch.setattr(stream_status, "DEFAULT_NAME_SERVER", address)
+        assert pipeline_status(file).sinks[0].lag == 2
 
 
 def test_a_checkpoint_elsewhere_cannot_be_read(file: Path) -> None:
