@@ -7,10 +7,11 @@ about it (cut off, messages that are nowhere) to standard error. Ends with 1 if 
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -27,6 +28,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
     from penstock.spark.pipelines.sql import Places, TableInfo, TopicTables
 
@@ -180,15 +182,68 @@ def _print_table(frame: DataFrame, limit: int) -> None:
 
 
 def in_utc(frame: DataFrame, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows with times in UTC: PySpark hands them out in the machine's zone, without saying so."""
-    times = {
-        number for number, part in enumerate(frame.schema.fields) if part.dataType.typeName() == "timestamp"
-    }
+    """The rows with times in UTC, also those inside of other values: PySpark hands them out in the machine's zone,
+    without saying so. Times that have no zone (timestamp_ntz) look the same there and stay as they are, so the type
+    decides."""
+    convert = [_converter(part.dataType) for part in frame.schema.fields]
     for row in rows:
-        yield tuple(
-            value.astimezone(UTC) if number in times and value is not None else value
-            for number, value in enumerate(row)
-        )
+        yield tuple(made(value) for made, value in zip(convert, row, strict=True))
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any]:
+    """What makes a value of this type printable as ours; null stays null. A struct becomes a dict."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
+    convert: Callable[[Any], Any]
+    if isinstance(kind, TimestampType):
+        convert = _utc
+    elif isinstance(kind, ArrayType):
+        element = _converter(kind.elementType)
+
+        def convert(value: Any) -> Any:
+            return [element(part) for part in value]
+
+    elif isinstance(kind, MapType):
+        key, item = _converter(kind.keyType), _converter(kind.valueType)
+
+        def convert(value: Any) -> Any:
+            return {_key_text(key(name)): item(part) for name, part in value.items()}
+
+    elif isinstance(kind, StructType):
+        names = distinct([part.name for part in kind.fields])
+        parts = [_converter(part.dataType) for part in kind.fields]
+
+        def convert(value: Any) -> Any:
+            return {name: made(part) for name, made, part in zip(names, parts, value, strict=True)}
+
+    else:
+        return _same
+    return lambda value: None if value is None else convert(value)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _key_text(value: Any) -> str:
+    """The key of a map, which JSON has as text only."""
+    made = plain(value)
+    return _json_text(made) if isinstance(made, dict | list) else str(made)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names of an object's fields: the second `x` is `x_2`, since readers of JSON keep only one of a name."""
+    made: list[str] = []
+    for name in names:
+        text, number = name, 2
+        while text in made or (text != name and text in names):
+            text, number = f"{name}_{number}", number + 1
+        made.append(text)
+    return made
 
 
 def cell_text(value: Any) -> str:
@@ -199,35 +254,35 @@ def cell_text(value: Any) -> str:
         return body_text(bytes(value))[0]
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, bool | int | float | str | date):
-        return str(value)
-    return _json_text(value)
+    made = plain(value)
+    return _json_text(made) if isinstance(made, dict | list) else str(made)
 
 
 def _json_text(value: Any) -> str:
     import json
 
-    return json.dumps(plain(value), ensure_ascii=False, default=str)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: bytes as text where they are text, else in base64 under that name."""
+    """A value for JSON: bytes as text where they are text, else in base64 under that name. Numbers that JSON has not
+    are the words that Spark's to_json writes: null would say that there is nothing."""
     if isinstance(value, bytes | bytearray):
         text, encoding = body_text(bytes(value))
         return text if encoding == "utf-8" else {encoding: text}
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, date):
         return value.isoformat()
-    if hasattr(value, "asDict"):
-        return {name: plain(part) for name, part in value.asDict().items()}
     if isinstance(value, dict):
-        return {str(name): plain(part) for name, part in value.items()}
+        return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return value
 
 
 def _print_json(names: Iterable[str], rows: Iterable[Any]) -> None:
-    columns = list(names)
+    columns = distinct(list(names))
     for row in rows:
         echo_json({name: plain(value) for name, value in zip(columns, row, strict=True)}, lines=True)
 

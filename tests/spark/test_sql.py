@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import AnalysisException
 
+from penstock.cli.main import root
 from penstock.cli.sql import cell_text, in_utc, plain
 from penstock.errors import OptionError, PenstockError
 from penstock.spark import archive, sql
@@ -224,6 +228,61 @@ def test_values_become_text_and_json(spark: SparkSession) -> None:
         {"x": 1},
         None,
     ]
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose time is not UTC."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_times_inside_of_other_values_are_utc_too(spark: SparkSession, new_york: None) -> None:
+    frame = spark.sql(
+        "select named_struct('start', t) s, array(t, null) a, map(t, named_struct('t', t)) m, "
+        "timestamp_ntz'2025-01-31 15:00:00' z, array(timestamp_ntz'2025-01-31 15:00:00') az "
+        "from (select timestamp_millis(1700000000000) t)"
+    )
+    row = next(in_utc(frame, frame.collect()))
+    utc = "2023-11-14T22:13:20+00:00"
+    assert [plain(value) for value in row] == [
+        {"start": utc},
+        [utc, None],
+        {utc: {"t": utc}},
+        "2025-01-31T15:00:00",
+        ["2025-01-31T15:00:00"],
+    ]
+    assert cell_text(row[0]) == f'{{"start": "{utc}"}}'
+
+
+def test_json_has_every_column_and_only_what_json_knows(spark: SparkSession, half: dict[str, str]) -> None:
+    query = (
+        "select 1 x, 2 x, 3 x_2, 4 x, double('NaN') nan, array(double('-Infinity'), float('Infinity')) inf, "
+        "named_struct('y', 1, 'y', 2) s, 1.50 d"
+    )
+    line = ["sql", query, "--archive", half["archive"], "--archive-only"]
+    done = CliRunner().invoke(root, [*line, "--json"])
+    assert done.exit_code == 0, done.output
+
+    def refused(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    assert json.loads(done.stdout, parse_constant=refused) == {
+        "x": 1,
+        "x_3": 2,
+        "x_2": 3,
+        "x_4": 4,
+        "nan": "NaN",
+        "inf": ["-Infinity", "Infinity"],
+        "s": {"y": 1, "y_2": 2},
+        "d": "1.50",
+    }
+    printed = CliRunner().invoke(root, [*line, "--csv"])
+    assert printed.stdout.splitlines()[1].startswith('1,2,3,4,NaN,"[""-Infinity"", ""Infinity""]"')
+    assert printed.stdout.splitlines()[1].endswith(",1.50")
 
 
 def test_topics_that_differ_in_case_only_are_not_mixed_up(
