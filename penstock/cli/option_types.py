@@ -111,16 +111,20 @@ class MomentType(IntParam):
         return moment
 
 
-def parse_time_ms(text: str) -> int | None:
-    """ISO 8601 (local time unless it names a zone), so long ago (`10m`), or milliseconds since the epoch."""
+def parse_time_ms(text: str, *, utc: bool = False) -> int | None:
+    """ISO 8601 (local time unless it names a zone, UTC with `utc`), so long ago (`10m`), or milliseconds since the
+    epoch."""
     if text.isascii() and text.isdigit() and len(text) in _EPOCH_MS_DIGITS:
         return int(text)
     if ago := _AGO.fullmatch(text):
         return time.time_ns() // 1_000_000 - int(ago[1]) * _AGO_UNITS[ago[2]] * 1000
-    from datetime import datetime
+    from datetime import UTC, datetime
 
     try:
-        moment = int(datetime.fromisoformat(text).timestamp() * 1000)
+        found = datetime.fromisoformat(text)
+        if utc and found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        moment = int(found.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         return None
     return moment if moment >= 0 else None

@@ -29,14 +29,17 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class TimeType(IntParam):
-    """A moment in milliseconds: `2025-01-31T15:00`, `10m` (ago), or a number."""
+    """A moment in milliseconds: `2025-01-31T15:00` (local, or with `utc` UTC), `10m` (ago), or a number."""
 
     name = "TIME"
+
+    def __init__(self, *, utc: bool = False) -> None:
+        self._utc = utc
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        moment = parse_time_ms(str(value).strip())
+        moment = parse_time_ms(str(value).strip(), utc=self._utc)
         if moment is None:
             self.fail(
                 f"{str(value)[:80]!r} is no time; write it as in 2025-01-31T15:00, 2025-01-31T15:00:00Z, 10m (ago) "

@@ -1,7 +1,8 @@
 """`penstock sql`: topics as tables, over the archive and the log behind it; rows as a table, as JSON or as CSV.
 
 Options become `Places` of `penstock.spark.pipelines.sql`. The outcome goes to standard output, what is to be known
-about it (cut off, messages that are nowhere) to standard error. Ends with 1 if messages were left out.
+about it (cut off, messages that are nowhere) to standard error. Ends with 1 if messages were left out, unless
+`--on-gap skip` says that they may be.
 """
 
 from __future__ import annotations
@@ -43,12 +44,18 @@ EXIT_LEFT_OUT = 1
 @click.option("--store", metavar="DIR", default="", help="A store directory, instead of running brokers.")
 @click.option("--archive-only", is_flag=True, help="The archive and nothing else.")
 @click.option(
-    "--as-of", "as_of", type=TimeType(), help="As it was then: 2025-01-31T15:00, 10m (ago), milliseconds."
+    "--as-of",
+    "as_of",
+    # UTC as the times in queries and results are, and as in Python.
+    type=TimeType(utc=True),
+    help="As it was then: 2025-01-31T15:00 (UTC, or with a zone), 10m (ago), milliseconds.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--limit", type=NumberType(1, 1 << 40), help="Rows at most; a table on a terminal has 1000.")
 @click.option(
-    "--on-gap", type=click.Choice(("report", "skip", "fail")), help="Messages that are nowhere (report)."
+    "--on-gap",
+    type=click.Choice(("report", "skip", "fail")),
+    help="Messages that are nowhere: tell and end with 1 (report), go on without them, or print no rows.",
 )
 @pipeline_options(checkpoint=False)
 def sql(
@@ -86,8 +93,8 @@ def sql(
         return 0
     with job.spark("sql") as spark, _gap_table(spark, on_gap) as (gaps, table):
         tables = TopicTables(spark, replace(places, on_gap=gaps, gap_table=table))
-        left_out = _run(tables, query, job.as_json, as_csv, limit)
-    return EXIT_LEFT_OUT if left_out else 0
+        left_out = _run(tables, query, job.as_json, as_csv, limit, whole=on_gap == "fail")
+    return EXIT_LEFT_OUT if left_out and on_gap != "skip" else 0
 
 
 @contextmanager
@@ -103,9 +110,16 @@ def _gap_table(spark: SparkSession, on_gap: str | None) -> Iterator[tuple[str, s
         yield gaps, folder
 
 
-def _run(tables: TopicTables, query: str, as_json: bool, as_csv: bool, limit: int | None) -> int:
-    """Print the rows; how many things were said about what is missing."""
+def _run(
+    tables: TopicTables, query: str, as_json: bool, as_csv: bool, limit: int | None, *, whole: bool
+) -> int:
+    """Print the rows; how many things were said about what is missing. With `whole` nothing may be."""
     frame = _understood(tables, query)
+    if whole and tables.notes:
+        raise PenstockError(
+            f"{'; '.join(tables.notes[:3])}{' and more' if len(tables.notes) > 3 else ''}",
+            "to go on without them: --on-gap skip",
+        )
     if as_json or as_csv:
         rows = in_utc(
             frame, (frame.limit(limit) if limit else frame).toLocalIterator(prefetchPartitions=True)

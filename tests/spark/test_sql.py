@@ -193,6 +193,30 @@ def test_a_directory_beside_several_brokers_is_refused(archived: Any, spans: Any
         aligned(archived, spans)
 
 
+def test_on_gap_says_what_becomes_of_messages_that_are_nowhere(
+    spark: SparkSession, half: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of queue 0 offsets below 20 are archived; the log is made to begin at 25."""
+    lost = f"{half['topic']}/test-broker/0"
+    spans = TopicTables._spans
+
+    def cut(tables: TopicTables, topic: str) -> dict[str, tuple[int, int]]:
+        found = spans(tables, topic)
+        return {**found, lost: (25, found[lost][1])}
+
+    monkeypatch.setattr(TopicTables, "_spans", cut)
+    query = f"select count(*) from `{half['topic']}`"
+    line = ["sql", query, "--csv", "--archive", half["archive"], "--nameserver", half["nameserver"]]
+    note = f"offsets 20 to 24 of {lost} are neither archived nor in the log"
+    for given, code in ((), 1), (("--on-gap", "report"), 1), (("--on-gap", "skip"), 0):
+        done = CliRunner().invoke(root, [*line, *given])
+        assert (done.exit_code, done.stdout.splitlines()) == (code, ["count(1)", "95"]), done.output
+        assert note in done.stderr
+    refused = CliRunner().invoke(root, [*line, "--on-gap", "fail"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"{note}; to go on without them: --on-gap skip" in refused.stderr
+
+
 def test_wrong_names_and_wrong_queries_say_what_to_do(spark: SparkSession, half: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=f"did you mean .*{half['topic']}"):
         sql(f"select * from `{half['topic']}x`", spark=spark, nameserver=half["nameserver"])

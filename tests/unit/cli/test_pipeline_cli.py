@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from penstock.cli import pipeline_progress
 from penstock.cli.main import root
 from penstock.cli.pipeline import PIPELINES
 from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_steps import TimeType
 from penstock.errors import PenstockError
+from penstock.spark.pipelines.sql import Places
 from penstock.spark.progress import Batch
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -232,3 +235,30 @@ def test_status_shows_what_is_known_and_says_what_is_not(file: Path) -> None:
     assert "the lag is not known: " in result.stderr
     found = json.loads(invoke("stream", "status", file, "--json").stdout)
     assert (found["sinks"][0]["batch"], found["sinks"][0]["lag"], found["pid"]) == (3, None, None)
+
+
+@pytest.mark.parametrize("text", ["2025-01-31T15:00", "2025-01-31T10:00-05:00", "1738335600000"])
+def test_as_of_means_the_same_in_the_command_and_in_python(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine whose time is not UTC; other times of commands are local there."""
+    seen: list[Places] = []
+
+    class Tables:
+        def __init__(self, spark: None, places: Places) -> None:
+            seen.append(places)
+
+        def info(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr("penstock.spark.pipelines.sql.TopicTables", Tables)
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "America/New_York")
+        time.tzset()
+        line = ["sql", "--archive", str(tmp_path), "--archive-only", "--as-of", text]
+        result = CliRunner().invoke(root, line)
+        local = TimeType().convert("2025-01-31T10:00", None, None)
+    time.tzset()
+    assert result.exit_code == 0, result.output
+    in_python = Places(archive=str(tmp_path), as_of=text)
+    assert seen[0].as_of_ms == in_python.as_of_ms == local == 1_738_335_600_000
