@@ -134,6 +134,10 @@ class Admin:
         """The queues of a topic that can be read."""
         return self._run(self._async.queues(topic))
 
+    def write_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to."""
+        return self._run(self._async.write_queues(topic))
+
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that subscribe to a topic, or have consumed from it."""
         return self._run(self._async.groups_of_topic(topic))

@@ -239,6 +239,10 @@ class AsyncAdmin:
         """The queues of a topic that can be read."""
         return list((await self._calls.instance.routes.refresh(topic)).subscribe_queues)
 
+    async def write_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to."""
+        return list((await self._calls.instance.routes.refresh(topic)).publish_queues)
+
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that subscribe to a topic, or have consumed from it."""
         calls = self._calls

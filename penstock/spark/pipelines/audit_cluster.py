@@ -24,7 +24,7 @@ def _asking(nameserver: str, access: Access) -> Iterator[Admin]:
 
 
 def cluster_ranges(source: Source) -> Ranges:
-    """First and next offset of every queue of the chosen topics, cut to the source's times."""
+    """First and next offset of every queue of the chosen topics that can be read, cut to the source's times."""
     with _asking(source.nameserver, source.access) as admin:
         names = admin.list_topics(internal=True)
         if not source.topics:
@@ -33,7 +33,11 @@ def cluster_ranges(source: Source) -> Ranges:
             names = [name for name in names if name in plain or name.startswith("%DLQ%")]
         ranges: dict[QueueKey, tuple[int, int]] = {}
         for topic in choose_topics(names, source.topics):
+            # A broker also tells of queues that are only written to. A scan reads none of them, and takes no offset.
+            readable = set(admin.queues(topic))
             for status in admin.describe_topic(topic).queues:
+                if status.queue not in readable:
+                    continue
                 first, end = status.min_offset, status.max_offset
                 if source.start is not None:
                     first = max(first, admin.offset_at(status.queue, source.start))
@@ -68,9 +72,9 @@ def cluster_progress(source: Source, topics: Iterable[str]) -> tuple[tuple[Progr
 
 
 def target_queues(nameserver: str, topic: str, access: Access = FROM_ENVIRONMENT) -> dict[str, list[int]]:
-    """Queues of a topic by broker, for choosing where rows go."""
+    """Queues of a topic that can be sent to by broker, for choosing where rows go."""
     with _asking(nameserver, access) as admin:
         by_broker: dict[str, list[int]] = {}
-        for status in admin.describe_topic(topic).queues:
-            by_broker.setdefault(status.queue.broker_name, []).append(status.queue.queue_id)
+        for queue in admin.write_queues(topic):
+            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
     return {broker: sorted(queues) for broker, queues in sorted(by_broker.items())}
