@@ -16,10 +16,12 @@ from penstock.cli.main import root
 from penstock.errors import OptionError
 from penstock.message import Message
 from penstock.spark.pipelines import audit_latency
+from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit_dead_letters import GIVEN_UP
 from penstock.spark.pipelines.audit_findings import findings
 from penstock.spark.pipelines.audit_result import Limits
+from penstock.spark.pipelines.audit_run import log_firsts
 from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Source, open_frame, open_source
 from penstock.spark.schema import COLUMNS, message_schema
 from penstock.store import MessageStore
@@ -329,6 +331,29 @@ def test_what_expired_before_it_was_taken_is_a_problem(spark, tmp_path):
     assert (group["expired"], group["waiting"]) == (first, 200 - first)
     # What retention deleted is no gap: it was meant to go.
     assert kinds(result) == {"expired"}
+
+
+def test_what_the_log_still_has_is_not_expired(spark, node, tmp_path):
+    """A group took nothing yet. An audit from a later time on, and one of an archive that begins later, know that
+    all of it is still there."""
+    topic = node.topic("waiting", 1)
+    node.send(topic, [b"a", b"b", b"c"], queue_id=0)
+    commit(node, "sleepers", topic, {0: 0})
+    later = Source("log", nameserver=node.address, topics=(topic,), start=4_000_000_000_000)
+    (group,) = rows_of(audit(later, spark=spark), "groups")
+    assert (group["group"], group["produced"], group["expired"]) == ("sleepers", 0, 0)
+    store = replace(later, kind="store", path=str(node.directory))
+    key = QueueKey(topic, "", 0)
+    opened = replace(open_source(spark, store), progress=(Progress("sleepers", key, 0),))
+    assert (opened.ranges, log_firsts(opened)) == ({key: (3, 3)}, {key: 0})
+    place = tmp_path / "archive"
+    archive(topic, str(place), nameserver=node.address, once=True, spark=spark)
+    archived = open_source(spark, Source("archive", str(place), node.address, (topic,)))
+    (key,) = archived.ranges
+    result = audit(replace(archived, ranges={key: (2, 3)}), spark=spark)
+    # The archive has a group of its own.
+    group = {row["group"]: row for row in rows_of(result, "groups")}["sleepers"]
+    assert (group["waiting"], group["expired"], "expired" in kinds(result)) == (1, 0, False)
 
 
 @pytest.mark.fault("F7")

@@ -71,6 +71,19 @@ def cluster_progress(source: Source, topics: Iterable[str]) -> tuple[tuple[Progr
     return tuple(sorted(found)), tries
 
 
+def cluster_firsts(source: Source, topics: Iterable[str]) -> Mapping[QueueKey, int]:
+    """The first offset that the log still has, of every queue of these topics; one that is gone is left out."""
+    found: dict[QueueKey, int] = {}
+    with _asking(source.nameserver, source.access) as admin:
+        for topic in sorted(set(topics)):
+            try:
+                described = admin.describe_topic(topic)
+            except RouteNotFoundError:
+                continue
+            found.update((_key(status.queue), status.min_offset) for status in described.queues)
+    return found
+
+
 def target_queues(nameserver: str, topic: str, access: Access = FROM_ENVIRONMENT) -> dict[str, list[int]]:
     """Queues of a topic that can be sent to by broker, for choosing where rows go."""
     with _asking(nameserver, access) as admin:

@@ -22,13 +22,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from penstock.spark.pipelines.audit_facts import PLACE, window_start
-from penstock.spark.pipelines.audit_sources import Progress, Ranges
+from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _PROGRESS_SCHEMA = "group string, topic string, broker string, queue_id int, committed bigint"
-_ENDS_SCHEMA = "topic string, broker string, queue_id int, first bigint, `end` bigint"
+_ENDS_SCHEMA = "topic string, broker string, queue_id int, first bigint, `end` bigint, log_first bigint"
 _SAMPLE_SCHEMA = (
     "time_ms bigint, group string, topic string, broker string, queue_id int, committed bigint, `end` bigint"
 )
@@ -98,10 +98,19 @@ def consumed(sides: DataFrame, parts: DataFrame | None) -> DataFrame:
     )
 
 
-def groups(spark: SparkSession, facts: DataFrame, progress: DataFrame, ranges: Ranges) -> DataFrame:
+def groups(
+    spark: SparkSession,
+    facts: DataFrame,
+    progress: DataFrame,
+    ranges: Ranges,
+    log_firsts: Mapping[QueueKey, int],
+) -> DataFrame:
     """Per topic and group: stored in the range, taken, waiting, expired before they were taken, and since when the
-    oldest waiting message has been waiting."""
-    ends = spark.createDataFrame([(*key, *range_) for key, range_ in sorted(ranges.items())], _ENDS_SCHEMA)
+    oldest waiting message has been waiting. What expired is judged by where the log begins: the range may begin
+    later, at a time that was asked for, or elsewhere, in an archive. A queue whose log nobody knows has nothing
+    expired."""
+    rows = [(*key, *range_, log_firsts.get(key)) for key, range_ in sorted(ranges.items())]
+    ends = spark.createDataFrame(rows, _ENDS_SCHEMA)
     at = progress.join(ends, list(PLACE))
     inside = fn.least(fn.greatest("committed", "first"), fn.col("end"))
     summed = at.groupBy("topic", "group").agg(
@@ -109,7 +118,7 @@ def groups(spark: SparkSession, facts: DataFrame, progress: DataFrame, ranges: R
         fn.sum(fn.col("end") - fn.col("first")).alias("produced"),
         fn.sum(inside - fn.col("first")).alias("consumed"),
         fn.sum(fn.col("end") - inside).alias("waiting"),
-        fn.sum(fn.greatest(fn.col("first") - fn.col("committed"), fn.lit(0))).alias("expired"),
+        fn.sum(fn.greatest(fn.col("log_first") - fn.col("committed"), fn.lit(0))).alias("expired"),
     )
     oldest = (
         facts.select(*PLACE, "queue_offset", "store_time")

@@ -12,9 +12,9 @@ Runs on the driver; one object per run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -24,14 +24,27 @@ from pyspark.sql import functions as fn
 from penstock.errors import OptionError
 from penstock.message.failures import REASON
 from penstock.runtime import Runtime
-from penstock.spark.pipelines import audit_continuity, audit_flow, audit_keys, audit_latency
+from penstock.spark.pipelines import (
+    audit_cluster,
+    audit_continuity,
+    audit_flow,
+    audit_keys,
+    audit_latency,
+    audit_store,
+)
 from penstock.spark.pipelines import audit_dead_letters as dead
 from penstock.spark.pipelines.audit_compare import Comparison
 from penstock.spark.pipelines.audit_facts import PLACE, fact_columns, facts_of, plain
 from penstock.spark.pipelines.audit_findings import findings
 from penstock.spark.pipelines.audit_reasons import with_reasons
 from penstock.spark.pipelines.audit_result import AuditResult, Limits
-from penstock.spark.pipelines.audit_sources import DEAD_LETTER_PREFIX, TRACE_TOPIC, Opened, open_beside
+from penstock.spark.pipelines.audit_sources import (
+    DEAD_LETTER_PREFIX,
+    TRACE_TOPIC,
+    Opened,
+    QueueKey,
+    open_beside,
+)
 from penstock.spark.pipelines.audit_windows import choose_width
 from penstock.spark.schema import message_schema
 
@@ -67,6 +80,21 @@ class AuditSettings:
             raise OptionError(f"details is {self.details}", "use at least 1")
 
 
+def log_firsts(opened: Opened) -> Mapping[QueueKey, int]:
+    """Where the log of each queue begins: what a group did not take before that is gone."""
+    source = opened.source
+    if not opened.progress:
+        return {}
+    if source is not None and source.kind == "archive":
+        return audit_cluster.cluster_firsts(source, opened.topics)
+    if source is not None and source.start is not None:
+        if source.kind == "log":
+            return audit_cluster.cluster_firsts(source, opened.topics)
+        whole = replace(source, topics=tuple(opened.topics), start=None, end=None)
+        return {key: first for key, (first, _) in audit_store.store_ranges(whole).items()}
+    return {key: first for key, (first, _) in opened.ranges.items()}
+
+
 class AuditRun:
     """See the module's text. `samples` are what earlier audits saw of the groups; this one adds its own."""
 
@@ -85,12 +113,15 @@ class AuditRun:
         self._tables: dict[str, pa.Table] = {}
         self._totals: dict[str, int] = {}
         self._first_sample_ms = 0
+        self._log_firsts: Mapping[QueueKey, int] = {}
         self.samples = samples
 
     def result(self, gap_table: str) -> AuditResult:
         """Run every check. `gap_table` is where the read notes why messages are missing."""
         started_ms = self._clock.now_ms()
         self._sample()
+        # Now: later retention may have deleted what a group has taken meanwhile.
+        self._log_firsts = log_firsts(self._left)
         settings, left = self._settings, self._left
         messages = left.read(fact_columns(bodies=settings.bodies, sequence=settings.sequence))
         facts = facts_of(messages, bodies=settings.bodies, sequence=settings.sequence)
@@ -270,7 +301,7 @@ class AuditRun:
         with self._kept(windows):
             self._whole("produced", audit_flow.produced(windows), "topic", "window")
             sides = audit_flow.sides_of(windows, progress)
-            groups = audit_flow.groups(self._spark, facts, progress, self._left.ranges)
+            groups = audit_flow.groups(self._spark, facts, progress, self._left.ranges, self._log_firsts)
             if not self._left.progress:
                 self._nothing("consumed", audit_flow.consumed(sides, None))
                 self._nothing("groups", groups)
