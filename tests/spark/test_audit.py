@@ -249,6 +249,19 @@ def test_a_copy_with_three_faults_is_compared_row_by_row(spark):
     assert {"missing", "altered", "repeated"} <= kinds(result)
 
 
+def test_a_comparison_of_nothing_is_a_problem(spark):
+    rows = [message(offset) for offset in range(3)]
+    left = open_frame(frame_of(spark, rows), "log", {Q0: (0, 3)})
+    renamed = [row | {"broker": "c"} for row in rows]
+    right = open_frame(frame_of(spark, renamed), "copy", {QueueKey("orders", "c", 0): (0, 3)})
+    result = audit(left, against=right, spark=spark)
+    assert (kinds(result), result.exit_code) == ({"not-compared"}, 1)
+    assert [(row["broker"], row["there"]) for row in rows_of(result, "not_compared")] == [
+        ("b", "left"),
+        ("c", "right"),
+    ]
+
+
 # -- live --------------------------------------------------------------------------------------------------------
 
 

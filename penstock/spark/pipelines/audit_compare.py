@@ -6,14 +6,15 @@
        which are there more than once, which are altered, and in which columns
 
 Rule: only the range that both sides claim to have is compared; what one side has before or after it is counted and
-is no difference, because a log expires and an archive comes later. Nothing is collected here.
+is no difference, because a log expires and an archive comes later. Queues of which nothing is compared are named:
+an archive of something else would have no difference, either. Nothing is collected here.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as fn
 
@@ -39,14 +40,13 @@ _KEY = ("topic", "broker", "queue_id")
 _SUMS = ("rows", "low", "high", "xor", "sum")
 _RANGE_SCHEMA = "topic string, broker string, queue_id int, from_offset bigint, to_offset bigint"
 _SIDES = ("left", "right")
+NOT_COMPARED = (*_KEY, "there", "left_first", "left_end", "right_first", "right_end")
 
 
 def common_ranges(left: Ranges, right: Ranges) -> Ranges:
     """Where both sides claim to have messages. A store directory knows no broker names: its queues are matched by
     topic and number, which needs a single broker on the other side."""
-    nameless = any(not key.broker for key in (*left, *right))
-    if nameless:
-        left, right = _nameless(left), _nameless(right)
+    left, right = _matched(left, right)
     found = {}
     for key in left.keys() & right.keys():
         first = max(left[key][0], right[key][0])
@@ -54,6 +54,28 @@ def common_ranges(left: Ranges, right: Ranges) -> Ranges:
         if first < end:
             found[key] = (first, end)
     return found
+
+
+def not_compared(left: Ranges, right: Ranges) -> list[dict[str, Any]]:
+    """A row per queue that has messages and no offset that both sides have: `there` says which side has messages."""
+    common = common_ranges(left, right)
+    left, right = _matched(left, right)
+    rows = []
+    for key in sorted((left.keys() | right.keys()) - common.keys()):
+        (left_first, left_end), (right_first, right_end) = (side.get(key, (0, 0)) for side in (left, right))
+        here, there = left_first < left_end, right_first < right_end
+        if here or there:
+            side = "both" if here and there else "left" if here else "right"
+            ends = (left_first, left_end, right_first, right_end)
+            rows.append(dict(zip(NOT_COMPARED, (*key, side, *ends), strict=True)))
+    return rows
+
+
+def _matched(left: Ranges, right: Ranges) -> tuple[Ranges, Ranges]:
+    """Both without broker names if one of them knows none."""
+    if any(not key.broker for key in (*left, *right)):
+        return _nameless(left), _nameless(right)
+    return left, right
 
 
 def _nameless(ranges: Ranges) -> Ranges:

@@ -39,6 +39,7 @@ _TABLES = frozenset(
         "hot_keys",
         "keys",
         "latency",
+        "not_compared",
         "queues",
         "topics",
     }
@@ -209,6 +210,7 @@ def _keys(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:
 
 
 def _compared(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:
+    yield from _not_compared(tables, limits)
     for row in tables.get("difference_totals", []):
         kind = {"missing left": "missing", "missing right": "missing", "altered": "altered"}.get(
             row["difference"], "repeated"
@@ -223,6 +225,33 @@ def _compared(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:
         }[kind]
         text = f"{_count(row['rows'], 'row')} of {row['topic']} {_are(row['rows'])} {what}"
         yield Finding(kind, _severity(kind, limits), row["topic"], row["rows"], text, "differences")
+
+
+def _not_compared(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:
+    """Nothing in common is a problem, because no difference could have been found. Single queues are a note: a log
+    expires, and an archive comes later."""
+    rest = tables.get("not_compared", [])
+    if not rest:
+        return
+    if not tables.get("compared", []):
+        text = (
+            f"nothing was compared: {_count(len(rest), 'queue')} with messages, and no offset that is in both "
+            "sources; is it the other source that was meant, and has its broker the same name?"
+        )
+        severity = _severity("not-compared", limits)
+        yield Finding("not-compared", severity, "", len(rest), text, "not_compared")
+    queues: dict[tuple[str, str], int] = {}
+    for row in rest:
+        place = row["topic"], row["there"]
+        queues[place] = queues.get(place, 0) + 1
+    for (topic, there), count in sorted(queues.items()):
+        where = {
+            "left": f"{_has(count)} messages in the first source only",
+            "right": f"{_has(count)} messages in the second source only",
+            "both": f"{_has(count)} no offset that is in both sources",
+        }[there]
+        text = f"{_count(count, 'queue')} of {topic} {where}: not compared"
+        yield Finding("one-sided", NOTE, topic, count, text, "not_compared")
 
 
 # -- words -------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ KINDS = {
     "expired": "messages that were deleted before a group took them",
     "gaps": "offsets that are missing",
     "missing": "rows that the other source has",
+    "not-compared": "the other source has nothing in common with this one",
     "order": "messages of a key that came after a later one, by the sequence property",
     "repeated": "offsets that are there more than once",
 }
@@ -45,6 +46,7 @@ NOTES = {
     "lag": "messages that wait for a group",
     "late": "messages of a key that are older than the one in front of them, by born time",
     "latency": "from birth to the store",
+    "one-sided": "queues of which nothing was compared with the other source",
     "skew": "one queue has much more than the others",
     "spread-keys": "keys with messages in several queues, which nothing keeps in order",
 }

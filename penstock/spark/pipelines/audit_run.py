@@ -33,7 +33,7 @@ from penstock.spark.pipelines import (
     audit_store,
 )
 from penstock.spark.pipelines import audit_dead_letters as dead
-from penstock.spark.pipelines.audit_compare import Comparison
+from penstock.spark.pipelines.audit_compare import NOT_COMPARED, Comparison, not_compared
 from penstock.spark.pipelines.audit_facts import PLACE, fact_columns, facts_of, plain
 from penstock.spark.pipelines.audit_findings import findings
 from penstock.spark.pipelines.audit_reasons import with_reasons
@@ -331,6 +331,17 @@ class AuditRun:
 
     def _compare(self, left: Opened, right: Opened) -> None:
         self._tell(f"comparing with {right.label}")
+        import pyarrow as pa
+
+        rest = not_compared(left.ranges, right.ranges)
+        names = ("topic", "broker", "there")
+        schema = pa.schema(
+            [
+                (name, pa.string() if name in names else pa.int32() if name == "queue_id" else pa.int64())
+                for name in NOT_COMPARED
+            ]
+        )
+        self._tables["not_compared"] = pa.Table.from_pylist(rest, schema)
         comparison = Comparison(self._spark, left, right)
         buckets = comparison.buckets()
         with self._kept(buckets):

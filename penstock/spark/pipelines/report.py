@@ -115,6 +115,7 @@ def _sections(result: AuditResult) -> Iterable[tuple[str, str, str]]:
         "compared",
         "Compared with the other source",
         _table(result, "compared", _COMPARED)
+        + _titled("Queues of which nothing was compared", _table(result, "not_compared", _NOT_COMPARED))
         + _titled("Differences", _table(result, "differences", _DIFFERENCES)),
     )
     yield "queues", "Queues", _table(result, "queues", _QUEUES)
@@ -217,6 +218,14 @@ _COMPARED: tuple[Column, ...] = (
     ("Rows there", "right_rows", "n"),
     ("Parts", "buckets", "n"),
     ("That differ", "different_buckets", "n"),
+)
+_NOT_COMPARED: tuple[Column, ...] = (
+    *_PLACE,
+    ("Messages in", "there", "w"),
+    ("Here from", "left_first", "n"),
+    ("Here to", "left_end", "n"),
+    ("There from", "right_first", "n"),
+    ("There to", "right_end", "n"),
 )
 _DIFFERENCES: tuple[Column, ...] = (
     *_PLACE,

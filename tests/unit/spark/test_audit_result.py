@@ -11,6 +11,7 @@ from penstock.errors import OptionError
 from penstock.runtime import Runtime
 from penstock.spark.pipelines.audit_findings import duration_text, findings
 from penstock.spark.pipelines.audit_result import AuditResult, Limits, ResultFiles
+from penstock.spark.pipelines.audit_sources import QueueKey
 from penstock.spark.pipelines.audit_windows import choose_width
 
 pa = pytest.importorskip("pyarrow")
@@ -117,6 +118,41 @@ def test_differences_and_dead_letters() -> None:
     assert texts["altered"] == "1 row of T is not the same"
     assert texts["repeated"] == "1 row of T is repeated in the first source"
     assert texts["dead-letters"] == "group g gave up 3 messages of T after 17 tries: tries used up"
+
+
+def place(topic: str, there: str, queue_id: int = 0) -> dict[str, Any]:
+    return {"topic": topic, "broker": "b", "queue_id": queue_id, "there": there}
+
+
+def test_two_sources_that_have_nothing_in_common_are_a_problem() -> None:
+    rest = table(place("T", "left"), place("T", "left", 1), place("U", "right"), place("V", "both"))
+    nothing = {"compared": table(), "not_compared": rest}
+    assert kinds(nothing) == {"not-compared": "problem", "one-sided": "note"}
+    assert kinds(nothing, Limits(frozenset({"not-compared"})))["not-compared"] == "note"
+    some = {"compared": table(queue()), "not_compared": rest}
+    assert [(item.severity, item.text) for item in findings(some, Limits())] == [
+        ("note", "2 queues of T have messages in the first source only: not compared"),
+        ("note", "1 queue of U has messages in the second source only: not compared"),
+        ("note", "1 queue of V has no offset that is in both sources: not compared"),
+    ]
+    assert kinds({"compared": table(), "not_compared": table()}) == {}
+
+
+def test_queues_without_a_common_offset_are_named() -> None:
+    pytest.importorskip("pyspark")
+    from penstock.spark.pipelines.audit_compare import not_compared
+
+    def key(number: int, broker: str = "b") -> QueueKey:
+        return QueueKey("T", broker, number)
+
+    left = {key(0): (0, 9), key(1): (0, 9), key(2): (5, 9), key(3): (4, 4), key(4): (9, 9)}
+    right = {key(0): (3, 7), key(2): (0, 5), key(4): (0, 9), key(5): (1, 2)}
+    found = [(row["queue_id"], row["there"]) for row in not_compared(left, right)]
+    assert found == [(1, "left"), (2, "both"), (4, "right"), (5, "right")]
+    # Another name of the broker, and a store directory, which knows none.
+    renamed = not_compared({key(0): (0, 9)}, {key(0, "c"): (0, 9)})
+    assert [(row["broker"], row["there"]) for row in renamed] == [("b", "left"), ("c", "right")]
+    assert not_compared({key(0): (0, 9)}, {key(0, ""): (0, 9)}) == []
 
 
 def result(**tables: Any) -> AuditResult:
