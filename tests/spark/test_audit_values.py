@@ -9,7 +9,8 @@ from penstock.message.failures import REASON
 from penstock.runtime import Runtime
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.audit import AuditSettings, audit
-from penstock.spark.pipelines.audit_dead_letters import GIVEN_UP, USED_UP
+from penstock.spark.pipelines.audit_dead_letters import GIVEN_UP, SHOWN, USED_UP
+from penstock.spark.pipelines.audit_sources import Source
 from penstock.store import MessageStore
 from penstock.testing import ManualClock
 from penstock.testing.embedded import STORE
@@ -180,6 +181,35 @@ def test_dead_letters_are_counted_by_reason_and_tries(found):
         ("billing", "orders", USED_UP, 17, 1),
         ("billing", "payments", GIVEN_UP, 2, 1),
     ]
+
+
+def test_dead_letters_of_all_groups_are_counted(found):
+    assert found.tables["dead_letter_totals"].to_pylist() == [{"group": "billing", "rows": 5, "kinds": 4}]
+
+
+def dead_letters_of(spark, directory, *topics):
+    result = audit(Source("store", str(directory), topics=topics), spark=spark)
+    return result, [(row["group"], row["rows"]) for row in result.tables["dead_letters"].to_pylist()]
+
+
+def test_only_dead_letters_of_the_chosen_topics_are_told(spark, tmp_path):
+    """And of many reasons only the most frequent ones, with the number of the others."""
+    clock = ManualClock(T0_MS)
+    with MessageStore.open(tmp_path, STORE, runtime=Runtime(clock=clock), background=False) as store:
+        planting = Planting(store, clock)
+        planting.put("orders", b"x")
+        planting.put("%DLQ%few", b"x", DLQ_ORIGIN_TOPIC="orders")
+        planting.put("%DLQ%few", b"x", DLQ_ORIGIN_TOPIC="payments")
+        for number in range(SHOWN + 5):
+            planting.put("%DLQ%many", b"x", DLQ_ORIGIN_TOPIC="payments", **{REASON: f"no order {number}"})
+        planting.put("%DLQ%many", b"x", DLQ_ORIGIN_TOPIC="payments", **{REASON: "no order 104"})
+    few, rows = dead_letters_of(spark, tmp_path, "%DLQ%few")
+    assert (rows, few.totals["dead_letters"]) == ([("few", 1), ("few", 1)], 2)
+    assert dead_letters_of(spark, tmp_path, "orders")[1] == [("few", 1)]
+    many, rows = dead_letters_of(spark, tmp_path, "%DLQ%many")
+    assert rows == [("many", 2)] + [("many", 1)] * (SHOWN - 1)
+    told = [item for item in many.problems if item.kind == "dead-letters"]
+    assert (len(told), sum(item.count for item in told)) == (SHOWN + 1, SHOWN + 6)
 
 
 def test_a_message_that_could_not_be_read_is_a_gap(found):

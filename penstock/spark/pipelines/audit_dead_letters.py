@@ -5,12 +5,13 @@
     fewer                            given up by the consumer, before its tries were used up (a negative delay level,
                                      or a consumer with a lower limit of its own)
 
-Rule: the reason is read from the record, never guessed from the body. Nothing is collected here.
+Rules: the reason is read from the record, never guessed from the body. It is free text, and each message may have
+another: only the most frequent rows are shown, the others are counted. Nothing is collected here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
@@ -18,12 +19,14 @@ from pyspark.sql import functions as fn
 from penstock.spark.pipelines.audit_sources import DEAD_LETTER_PREFIX, TRIES_MAX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS = ("topic", "queue_offset", "message_id", "reconsume_times", "properties", "store_time")
 USED_UP = "tries used up"
 GIVEN_UP = "given up by the consumer"
 _REASON_CHARS = 200
+# Rows that are shown and told one by one.
+SHOWN = 100
 
 
 def dead_letters(
@@ -63,3 +66,15 @@ def dead_letters(
             fn.max_by("message_id", "store_time").alias("last_id"),
         )
     )
+
+
+def totals(letters: DataFrame) -> DataFrame:
+    """Per group: how many messages, and in how many rows of the table they are."""
+    return letters.groupBy("group").agg(fn.sum("rows").alias("rows"), fn.count("*").alias("kinds"))
+
+
+def is_of(topics: Iterable[str]) -> Column:
+    """Of one of these topics: it is the dead letter topic itself, or the one that the message came from."""
+    names = list(topics)
+    groups = [name.removeprefix(DEAD_LETTER_PREFIX) for name in names if name.startswith(DEAD_LETTER_PREFIX)]
+    return fn.col("origin_topic").isin(names) | fn.col("group").isin(groups)

@@ -31,6 +31,7 @@ def findings(tables: Mapping[str, pa.Table], limits: Limits) -> tuple[Finding, .
 _TABLES = frozenset(
     {
         "compared",
+        "dead_letter_totals",
         "dead_letters",
         "difference_totals",
         "disorder_totals",
@@ -173,6 +174,15 @@ def _dead_letters(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Findin
             f"{_count(row['tries'], 'try')}: {row['reason']}",
             "dead_letters",
         )
+    totals, shown = tables.get("dead_letter_totals", []), tables.get("dead_letters", [])
+    rest, kinds = _all(totals, "rows") - _all(shown, "rows"), _all(totals, "kinds") - len(shown)
+    if kinds > 0:
+        text = f"{_count(rest, 'message')} more {_were(rest)} given up, for {_count(kinds, 'rarer reason')}"
+        yield Finding("dead-letters", _severity("dead-letters", limits), "", rest, text, "dead_letter_totals")
+
+
+def _all(rows: Rows, name: str) -> int:
+    return sum(row[name] for row in rows)
 
 
 def _latency(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:

@@ -321,13 +321,17 @@ class AuditRun:
         nothing = self._spark.createDataFrame([], message_schema(dead.COLUMNS))
         messages = opened.read(dead.COLUMNS) if opened is not None else nothing
         found = dead.dead_letters(self._spark, messages, self._left.tries_max, self._settings.reason_property)
-        chosen = source.topics if source is not None else ()
-        if chosen and not any(name.startswith(DEAD_LETTER_PREFIX) for name in chosen):
-            found = found.where(fn.col("origin_topic").isin(self._left.topics))
+        if source is not None and source.topics:
+            found = found.where(dead.is_of(self._left.topics))
         if opened is None:
             self._nothing("dead_letters", found)
-        else:
-            self._whole("dead_letters", found, fn.desc("rows"), "group", "origin_topic", "reason", "tries")
+            self._nothing("dead_letter_totals", dead.totals(found))
+            return
+        with self._kept(found):
+            self._whole("dead_letter_totals", dead.totals(found), "group")
+            self._totals["dead_letters"] = self._sum("dead_letter_totals", "kinds")
+            order = (fn.desc("rows"), "group", "origin_topic", "reason", "tries")
+            self._tables["dead_letters"] = found.orderBy(*order).limit(dead.SHOWN).toArrow()
 
     def _compare(self, left: Opened, right: Opened) -> None:
         self._tell(f"comparing with {right.label}")

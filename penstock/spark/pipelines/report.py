@@ -73,7 +73,7 @@ def _cards(result: AuditResult) -> str:
         ("missing", f"{total('queues', 'missing'):,}"),
         ("stored too often", f"{total('duplicate_totals', 'extra'):,}"),
         ("waiting for groups", f"{total('groups', 'waiting'):,}"),
-        ("dead letters", f"{total('dead_letters', 'rows'):,}"),
+        ("dead letters", f"{total('dead_letter_totals', 'rows'):,}"),
     ]
     return (
         '<div class="cards">'
@@ -102,7 +102,7 @@ def _sections(result: AuditResult) -> Iterable[tuple[str, str, str]]:
         + plots.latency(_rows(tables, "latency_windows"), result.window_s)
         + plots.latency_histogram(_rows(tables, "latency_histogram")),
     )
-    yield "dead_letters", "Dead letters", _table(result, "dead_letters", _DEAD)
+    yield "dead_letters", "Dead letters", _dead_letters(result)
     yield "gaps", "Gaps", _table(result, "gaps", _GAPS)
     yield "duplicates", "Duplicates", _table(result, "duplicates", _DUPLICATES)
     yield "disorder", "Out of order", _table(result, "disorder", _DISORDER, _disorder_row)
@@ -323,6 +323,17 @@ def _findings(result: AuditResult) -> str:
         )
     head = '<th></th><th>Kind</th><th>What</th><th class="n">Count</th>'
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _dead_letters(result: AuditResult) -> str:
+    """The most frequent ones are all that is kept: no file has the others."""
+    table = result.tables.get("dead_letters")
+    rows = table.to_pylist() if table is not None else []
+    if not rows:
+        return ""
+    more = result.totals.get("dead_letters", len(rows)) - len(rows)
+    note = f'<p class="soft">and {more:,} rarer ones: see dead_letter_totals.parquet</p>' if more > 0 else ""
+    return html_table(_DEAD, rows) + note
 
 
 def _titled(title: str, body: str) -> str:

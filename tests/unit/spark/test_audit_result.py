@@ -120,6 +120,21 @@ def test_differences_and_dead_letters() -> None:
     assert texts["dead-letters"] == "group g gave up 3 messages of T after 17 tries: tries used up"
 
 
+def test_rare_reasons_are_one_finding() -> None:
+    row = {"group": "g", "origin_topic": "T", "reason": "x", "tries": 1, "rows": 3}
+    tables = {
+        "dead_letters": table(row, row | {"reason": "y"}),
+        "dead_letter_totals": table(
+            {"group": "g", "rows": 10, "kinds": 5}, {"group": "h", "rows": 1, "kinds": 1}
+        ),
+    }
+    found = findings(tables, Limits())
+    assert [item.count for item in found] == [5, 3, 3]
+    assert found[0].text == "5 messages more were given up, for 4 rarer reasons"
+    allowed = Limits(frozenset({"dead-letters"}))
+    assert {item.severity for item in findings(tables, allowed)} == {"note"}
+
+
 def place(topic: str, there: str, queue_id: int = 0) -> dict[str, Any]:
     return {"topic": topic, "broker": "b", "queue_id": queue_id, "there": there}
 
