@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON_ROWS = 1_000
+# In a directory whose first audit has not come to its end.
+UNFINISHED = ".penstock-audit"
 PROBLEM, NOTE = "problem", "note"
 # What can be found; those that are a problem unless they are allowed.
 KINDS = {
@@ -163,7 +165,10 @@ def _plain(value: Any) -> Any:
 
 
 class ResultFiles:
-    """The directory of an audit. One that holds something else is refused, so that nothing of others is replaced."""
+    """The directory of an audit. One that holds something else is refused, so that nothing of others is replaced.
+
+    The first audit into a directory marks it before it writes anything else: what a killed one leaves is known as
+    its own by that, and never guessed by names. With `audit.json` there the mark is not needed any more."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -175,11 +180,14 @@ class ResultFiles:
             self._disk.make_dirs(self.directory)
         elif not self._disk.is_dir(self.directory):
             raise OptionError(f"{self.directory} is a file", "name a directory for the report")
-        elif self._disk.list(self.directory) and not self._disk.exists(self.directory / "audit.json"):
+        if any(self._disk.exists(self.directory / name) for name in ("audit.json", UNFINISHED)):
+            return
+        if self._disk.list(self.directory):
             raise OptionError(
                 f"{self.directory} holds something that is no audit",
                 "name another directory, or an empty one",
             )
+        self._disk.open(self.directory / UNFINISHED, create=True).close()
 
     def samples(self) -> list[dict[str, Any]]:
         """What earlier audits into this directory saw of the groups; lines that are damaged are left out."""
@@ -206,6 +214,8 @@ class ResultFiles:
         self._replace("progress.jsonl", "".join(json.dumps(row) + "\n" for row in samples).encode())
         self._replace("report.html", page.encode())
         self._replace("audit.json", (json.dumps(result.to_json(), indent=2) + "\n").encode())
+        if self._disk.exists(self.directory / UNFINISHED):
+            self._disk.remove(self.directory / UNFINISHED)
 
     def _replace(self, name: str, data: bytes) -> None:
         target = self.directory / name

@@ -203,6 +203,28 @@ def test_files_of_a_result(tmp_path: Path) -> None:
     assert files.samples() == [{"time_ms": 1}]
 
 
+def test_what_a_killed_audit_left_is_taken_over(tmp_path: Path) -> None:
+    files = ResultFiles(Runtime.system().disk, tmp_path / "report")
+    files.prepare()
+    # Killed while it read, and again while it wrote.
+    (files.directory / ".reasons").mkdir()
+    files.prepare()
+    (files.directory / "queues.parquet").write_bytes(b"")
+    (files.directory / ".gaps.parquet.tmp").write_bytes(b"half")
+    files.prepare()
+    files.save(result(gaps=table(queue())), "<html>", [])
+    assert not (files.directory / ".penstock-audit").exists()
+    files.prepare()
+
+
+@pytest.mark.parametrize("name", ["queues.parquet", "report.html", ".reasons"])
+def test_what_only_looks_like_an_audit_is_not_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(OptionError, match="no audit"):
+        ResultFiles(Runtime.system().disk, tmp_path).prepare()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_directory_of_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(OptionError, match="no audit"):
