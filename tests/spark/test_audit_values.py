@@ -10,6 +10,7 @@ from penstock.runtime import Runtime
 from penstock.spark.pipelines.archive import archive
 from penstock.spark.pipelines.audit import AuditSettings, audit
 from penstock.spark.pipelines.audit_dead_letters import GIVEN_UP, SHOWN, USED_UP
+from penstock.spark.pipelines.audit_keys import hot_keys, keys_of
 from penstock.spark.pipelines.audit_sources import Source
 from penstock.store import MessageStore
 from penstock.testing import ManualClock
@@ -122,18 +123,26 @@ def test_messages_are_counted_and_the_largest_queue_is_twice_the_mean(found):
 
 def test_hot_keys_are_ranked_with_their_share(found):
     hot = rows_of(found, "hot_keys", "rank", "key", "rows", "in_several_queues", "share")
-    # 18 messages, one without a key and one with two.
+    # 17 messages have a key, one of them two.
     assert hot == [
-        (1, "hot", 7, False, 7 / 18),
-        (2, "late", 3, True, 3 / 18),
-        (3, "again", 2, False, 2 / 18),
-        (4, "copied", 2, True, 2 / 18),
-        (5, "wanders", 2, True, 2 / 18),
+        (1, "hot", 7, False, 7 / 17),
+        (2, "late", 3, True, 3 / 17),
+        (3, "again", 2, False, 2 / 17),
+        (4, "copied", 2, True, 2 / 17),
+        (5, "wanders", 2, True, 2 / 17),
     ]
 
 
+def test_a_key_that_every_message_has_beside_its_own_is_all_of_them(spark):
+    rows = [("T", "b", 0, 10, f"all own-{number}") for number in range(4)]
+    rows += [("T", "b", 0, 10, None), ("T", "b", 0, 10, " ")]
+    facts = spark.createDataFrame(rows, "topic string, broker string, queue_id int, size int, keys string")
+    (hot,) = hot_keys(keys_of(facts)).collect()
+    assert (hot.key, hot.rows, hot.share) == ("all", 4, 1.0)
+
+
 def test_keys_in_several_queues_are_counted(found):
-    assert rows_of(found, "keys", "keys", "in_several_queues", "most_rows", "rows") == [(7, 3, 7, 18)]
+    assert rows_of(found, "keys", "keys", "in_several_queues", "most_rows", "rows") == [(7, 3, 7, 17)]
 
 
 def test_an_older_message_behind_a_younger_one_of_its_key_is_late(found):

@@ -66,7 +66,16 @@ def window_start(seconds: int) -> Column:
 
 def words(keys: str = "keys") -> Column:
     """One row per key: several stand in one text with spaces between them."""
-    return fn.explode(fn.array_distinct(fn.filter(fn.split(keys, " "), lambda word: word != ""))).alias("key")
+    return fn.explode(_words(keys)).alias("key")
+
+
+def numbered_words(keys: str = "keys") -> Column:
+    """The same with `number`, which is 0 for the first key of a message."""
+    return fn.posexplode(_words(keys)).alias("number", "key")
+
+
+def _words(keys: str) -> Column:
+    return fn.array_distinct(fn.filter(fn.split(keys, " "), lambda word: word != ""))
 
 
 def place_text(columns: Sequence[str] = ("broker", "queue_id", "queue_offset")) -> Column:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Rows = list[dict[str, Any]]
+# A key with fewer messages is not hot, whatever its share: in a small topic every key has a large one.
+HOT_ROWS_MIN = 100
 
 
 def findings(tables: Mapping[str, pa.Table], limits: Limits) -> tuple[Finding, ...]:
@@ -207,7 +209,7 @@ def _were_stored(p99_ms: int) -> str:
 def _keys(tables: Mapping[str, Rows], limits: Limits) -> Iterator[Finding]:
     share = limits.hot_key if limits.hot_key is not None else 0.2
     for row in tables.get("hot_keys", []):
-        if row["share"] > share and row["rows"] >= 100:
+        if row["share"] > share and row["rows"] >= HOT_ROWS_MIN:
             text = f"key {row['key']} has {row['share']:.0%} of the messages of {row['topic']} that have keys"
             severity = _over(row["share"], limits.hot_key)
             yield Finding("hot-keys", severity, row["topic"], row["rows"], text, "hot_keys")

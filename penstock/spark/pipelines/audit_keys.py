@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
-from penstock.spark.pipelines.audit_facts import PLACE, place_text, words
+from penstock.spark.pipelines.audit_facts import PLACE, numbered_words, place_text, words
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -105,30 +105,34 @@ def disorder(facts: DataFrame, *, sequence: bool) -> DataFrame:
 
 
 def keys_of(facts: DataFrame) -> DataFrame:
-    """One row per topic and key: how often, how many bytes, and whether in several queues."""
+    """One row per topic and key: how often, how many bytes, and whether in several queues. A message with two keys
+    is in two rows and has its first key in one of them: the sum of `firsts` is the number of messages."""
     queue = fn.xxhash64("broker", "queue_id")
-    keyed = facts.where(fn.col("keys").isNotNull()).select("topic", "size", queue.alias("queue"), words())
+    keyed = facts.where(fn.col("keys").isNotNull()).select(
+        "topic", "size", queue.alias("queue"), numbered_words()
+    )
     return keyed.groupBy("topic", "key").agg(
         fn.count("*").alias("rows"),
         fn.sum("size").alias("bytes"),
         (fn.min("queue") != fn.max("queue")).alias("in_several_queues"),
+        fn.count_if(fn.col("number") == 0).alias("firsts"),
     )
 
 
 def key_totals(keys: DataFrame) -> DataFrame:
-    """One row per topic: keys, those in several queues, and how much the most frequent ones take."""
+    """One row per topic: keys, those in several queues, messages of the most frequent one, messages with keys."""
     return keys.groupBy("topic").agg(
         fn.count("*").alias("keys"),
         fn.count_if("in_several_queues").alias("in_several_queues"),
         fn.max("rows").alias("most_rows"),
-        fn.sum("rows").alias("rows"),
+        fn.sum("firsts").alias("rows"),
     )
 
 
 def hot_keys(keys: DataFrame, most: int = HOT_KEYS) -> DataFrame:
     """The most frequent keys of each topic that occur more than once, with their share of its keyed messages."""
     rank = Window.partitionBy("topic").orderBy(fn.desc("rows"), "key")
-    totals = keys.groupBy("topic").agg(fn.sum("rows").alias("all_rows"))
+    totals = keys.groupBy("topic").agg(fn.sum("firsts").alias("all_rows"))
     top = keys.where("rows > 1").withColumn("rank", fn.row_number().over(rank)).where(fn.col("rank") <= most)
     share = (fn.col("rows") / fn.col("all_rows")).alias("share")
     return top.join(totals, "topic").select(
