@@ -2,10 +2,12 @@
 
     earliest    latest    timestamp:2026-05-01T12:00:00Z    timestamp:1777636800000
     {"orders/broker-a/0": 1200, "orders/broker-a/1": "latest"}          next offset per queue
+    {"orders/broker-a/0": 1200, "*": "latest"}                          and a word for all other queues
 
 Rules: a time means the first message stored then or later; one without a zone is UTC. A queue that JSON does not
-name is read from its beginning, or to its end. Offsets for Spark always have their keys in sorted order: Spark
-compares them as text, and another order would be another place. Pure functions; the driver uses them.
+name is read from its beginning, or to its end, unless `*` says otherwise. Offsets for Spark always have their keys
+in sorted order: Spark compares them as text, and another order would be another place. Pure functions; the driver
+uses them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from penstock.errors import OptionError
 _FORMS = 'use earliest, latest, timestamp:<ISO or milliseconds>, or JSON as {"topic/broker/0": 12}'
 _WORDS = {"earliest", "latest"}
 TIME_PREFIX = "timestamp:"
+# Stands for the queues that JSON does not name.
+OTHERS = "*"
 OFFSET_MAX = (1 << 63) - 1
 Offsets = dict[str, int]
 
@@ -85,11 +89,16 @@ def _parse_json(name: str, text: str) -> tuple[tuple[str, int | str], ...]:
         raise OptionError(f"{name} is no JSON: {error}", _FORMS) from None
     pairs: list[tuple[str, int | str]] = []
     for key, value in found.items():
+        word = value.lower() if isinstance(value, str) else ""
+        if key == OTHERS:
+            if word not in _WORDS:
+                raise OptionError(f"{name} has {value!r} for {OTHERS}", "give earliest or latest")
+            pairs.append((key, word))
+            continue
         try:
             queue = QueueId.of_key(key)
         except OptionError as error:
             raise OptionError(f"{name}: {error.message}", error.hint) from None
-        word = value.lower() if isinstance(value, str) else ""
         if word in _WORDS:
             pairs.append((queue.key, word))
         elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= OFFSET_MAX:
@@ -117,7 +126,7 @@ def resolve(
     by_time: Callable[[Mapping[QueueId, int]], Mapping[QueueId, int]],
 ) -> dict[QueueId, int]:
     """The offset of a position in each queue. `name` is the option, for messages; queues that JSON leaves out get
-    the end that belongs to it."""
+    what it has for `*`, or the end that belongs to the option."""
     if position.kind is PositionKind.EARLIEST:
         return {queue: item.min for queue, item in ranges.items()}
     if position.kind is PositionKind.LATEST:
@@ -125,13 +134,13 @@ def resolve(
     if position.kind is PositionKind.TIME:
         return dict(by_time(dict.fromkeys(ranges, position.time_ms)))
     given = dict(position.offsets)
+    unnamed = given.pop(OTHERS, "latest" if name == "endingPosition" else "earliest")
     known = {queue.key for queue in ranges}
     if strange := sorted(set(given) - known):
         raise OptionError(
             f"{name} names queues that are not read: {', '.join(strange[:5])}",
             f"queues are: {_some(sorted(known))}",
         )
-    unnamed = "latest" if name == "endingPosition" else "earliest"
     found = {}
     for queue, item in ranges.items():
         value = given.get(queue.key, unnamed)

@@ -110,6 +110,25 @@ def test_a_checkpoint_goes_on_and_a_second_run_adds_nothing(spark, node, orders,
         run(spark, node, f"log:{orders}", target, checkpoint=kept, where="true")
 
 
+@pytest.mark.invariant("I15")
+def test_queues_that_come_while_it_runs_are_not_replayed(spark, node, tmp_path):
+    source, target, kept = node.topic("growing", 1), node.topic("of-a-growing", 1), tmp_path / "check"
+    node.send(source, [f"old-{n}" for n in range(8)], queue_id=0)
+    settings, asked = replace(SMALL, slice_rows=4), []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    first = run(spark, node, f"log:{source}", target, checkpoint=kept, settings=settings, stop=stop)
+    assert (first.rows, first.added, first.stopped) == (8, 4, True)
+    node.admin.create_topic(source, 2)
+    node.send(source, [f"new-{n}" for n in range(5)], queue_id=1)
+    again = run(spark, node, f"log:{source}", target, checkpoint=kept, settings=settings)
+    assert (again.added, again.problems) == (4, ())
+    assert bodies(rows_in(spark, node, target)) == [f"old-{n}" for n in range(8)]
+
+
 def killed_in_the_middle(node, source: str, target: str, kept: Path, log: Path, all_of_it: bool) -> None:
     """A replay as a process of its own, until some slices are noted; then kill -9: of the driver, whose JVM lives on
     for a second or two and may still publish, or of everything at once."""

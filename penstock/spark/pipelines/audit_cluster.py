@@ -1,8 +1,8 @@
 """What the brokers of a cluster say about topics and groups: ranges of queues, and how far the groups are.
 
 Rule: asked on the driver through the admin client, a few requests per topic and group, no messages read. A group
-that goes away meanwhile is left out; a broker that does not answer is an error, because what it has would look
-like missing messages.
+that goes away meanwhile is left out; a broker that does not answer, or a set of brokers without a master, is an
+error, because what it has would look like missing messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.admin import Admin
 from penstock.client.routes import MessageQueue
-from penstock.errors import ResponseError, RouteNotFoundError
+from penstock.errors import ClientError, ResponseError, RouteNotFoundError
 from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Ranges, Source, choose_topics
 
 
@@ -33,9 +33,15 @@ def cluster_ranges(source: Source) -> Ranges:
             names = [name for name in names if name in plain or name.startswith("%DLQ%")]
         ranges: dict[QueueKey, tuple[int, int]] = {}
         for topic in choose_topics(names, source.topics):
+            described = admin.describe_topic(topic)
+            if headless := sorted(described.permissions.keys() - described.brokers.keys()):
+                raise ClientError(
+                    f"nobody says which messages of topic {topic} are at {', '.join(headless)}: no master is known",
+                    "start it, or try again when one is elected",
+                )
             # A broker also tells of queues that are only written to. A scan reads none of them, and takes no offset.
             readable = set(admin.queues(topic))
-            for status in admin.describe_topic(topic).queues:
+            for status in described.queues:
                 if status.queue not in readable:
                     continue
                 first, end = status.min_offset, status.max_offset

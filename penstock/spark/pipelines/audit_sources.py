@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
 from penstock.spark.access_options import access_options
+from penstock.spark.positions import OTHERS
 from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
@@ -203,8 +204,8 @@ def _is_plain(name: str, dead_letters: bool) -> bool:
 
 
 def positions_json(offsets: Mapping[QueueKey, int]) -> str:
-    """Offsets as the read options take them."""
-    return json.dumps({str(key): offsets[key] for key in sorted(offsets)}, sort_keys=True)
+    """Offsets as the read options take them. Queues that are not among them are not read: they begin at their end."""
+    return json.dumps({str(key): offsets[key] for key in offsets} | {OTHERS: "latest"}, sort_keys=True)
 
 
 def open_source(
@@ -280,8 +281,7 @@ def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], pat
         schema = message_schema(columns)
         if not ranges:
             return spark.createDataFrame([], schema)
-        # A queue that is not named would be read whole. Its end is there for longer than its beginning.
-        wanted = ranges if part is None else {k: part.get(k, (r[1], r[1])) for k, r in ranges.items()}
+        wanted = ranges if part is None else part
         reader = messages_reader(spark).schema(schema).options(**options).option("topic", topics)
         reader = reader.option("startingPosition", positions_json({k: r[0] for k, r in wanted.items()}))
         reader = reader.option("endingPosition", positions_json({k: r[1] for k, r in wanted.items()}))

@@ -1,11 +1,15 @@
 """Naming sources, choosing topics, and reasons for gaps: no Spark."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from penstock.errors import OptionError
+from penstock.client.admin import TopicDescription
+from penstock.errors import ClientError, OptionError
 from penstock.spark.gaps import Gap
+from penstock.spark.pipelines import audit_cluster
 from penstock.spark.pipelines.audit_reasons import reasons_of
 from penstock.spark.pipelines.audit_sources import (
     QueueKey,
@@ -72,9 +76,17 @@ def test_topics_by_pattern() -> None:
 def test_queue_keys_and_positions() -> None:
     key = QueueKey("a", "", 3)
     assert QueueKey.parse(str(key)) == key == QueueKey.parse("a//3")
-    assert positions_json({QueueKey("b", "x", 0): 7, key: 1}) == '{"a//3": 1, "b/x/0": 7}'
+    assert positions_json({QueueKey("b", "x", 0): 7, key: 1}) == '{"*": "latest", "a//3": 1, "b/x/0": 7}'
     with pytest.raises(OptionError, match="names no queue"):
         QueueKey.parse("a/b")
+
+
+def test_a_set_of_brokers_without_a_master_is_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    route = TopicDescription("T", (), {"a": "h:1"}, {"a": 6, "b": 6}, {}, 0.0)
+    admin = SimpleNamespace(list_topics=lambda internal: ["T"], describe_topic=lambda topic: route)
+    monkeypatch.setattr(audit_cluster, "_asking", lambda nameserver, access: nullcontext(admin))
+    with pytest.raises(ClientError, match="topic T are at b: no master"):
+        audit_cluster.cluster_ranges(Source("log", nameserver="h:1", topics=("T",)))
 
 
 def test_reasons_meet_the_gaps_they_overlap() -> None:

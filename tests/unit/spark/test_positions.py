@@ -45,6 +45,13 @@ def test_queues_that_are_not_named_are_whole():
     assert at('{"T/b/0": 9}', "endingPosition") == {A: 9, B: 7}
 
 
+def test_a_star_is_for_the_queues_that_are_not_named():
+    assert at('{"T/b/0": 9, "*": "latest"}') == {A: 9, B: 7}
+    assert at('{"T/b/0": 9, "*": "Earliest"}', "endingPosition") == {A: 9, B: 0}
+    with pytest.raises(OptionError, match=r"for \*"):
+        position('{"*": 4}')
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
