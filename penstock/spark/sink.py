@@ -44,6 +44,10 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 IN_FLIGHT_MAX = 4
 
 
+class RowCountError(ClientError):
+    """A batch has not as many rows as it must have; nothing of it was published."""
+
+
 @dataclass
 class WrittenRows(WriterCommitMessage):
     """What one task has written: handles to publish, or with at-least-once nothing but a number."""
@@ -70,6 +74,8 @@ def stream_writer(
     parsed = _parse(options, overwrite)
     if parsed.write_id:
         raise OptionError("writeId is for batch jobs", "leave it out: a stream is known by its query id")
+    if parsed.rows_min or parsed.rows_max:
+        raise OptionError("rowsMin and rowsMax are for batch jobs", "leave them out")
     return StreamWriter(parsed, SinkColumns(schema, parsed.topic))
 
 
@@ -217,6 +223,12 @@ def publish(
         (message for message in messages if isinstance(message, WrittenRows)),
         key=lambda message: message.partition,
     )
+    rows = sum(message.rows for message in written)
+    if rows < options.rows_min or 0 < options.rows_max < rows:
+        bounds = f"rowsMin={options.rows_min}, rowsMax={options.rows_max or 'any'}"
+        raise RowCountError(
+            f"there are {rows} rows, against {bounds}: none was published", "see what the query reads"
+        )
     handles = [handle for message in written for handle in message.handles]
     if not handles:
         return

@@ -41,6 +41,9 @@ class WriteOptions:
     # Batch jobs that write under one name in several parts: the number of this part. Parts are written in rising
     # order: the last one again adds nothing, a lower one is refused.
     batch_id: int = 0
+    # Batch jobs: publish nothing if there are fewer or more rows than these; 0: any number.
+    rows_min: int = 0
+    rows_max: int = 0
     # Name of the broker that all rows go to; chosen by the query where it is not given.
     broker: str = ""
     # About so many bytes of messages in one request.
@@ -72,9 +75,12 @@ class WriteOptions:
             raise OptionError("no nameserver is given", 'write .option("nameserver", "host:9876")')
         if made.batch_id and not made.write_id:
             raise OptionError("batchId needs a writeId", "name what is written in parts with writeId")
-        if made.delivery == AT_LEAST_ONCE and (made.write_id or made.broker):
+        if made.delivery == AT_LEAST_ONCE and (
+            made.write_id or made.broker or made.rows_min or made.rows_max
+        ):
             raise OptionError(
-                "writeId and broker mean nothing with delivery=at-least-once", "leave out one or the other"
+                "writeId, broker, rowsMin and rowsMax mean nothing with delivery=at-least-once",
+                "leave out one or the other",
             )
         return made
 
@@ -129,6 +135,8 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "delivery": ("delivery", _delivery),
     "write_id": ("writeId", _write_id),
     "batch_id": ("batchId", _number(0, 10**11)),
+    "rows_min": ("rowsMin", _number(0, 10**11)),
+    "rows_max": ("rowsMax", _number(0, 10**11)),
     "broker": ("broker", _text),
     "batch_bytes": ("batchBytes", _number(4096, 16 << 20)),
     "retry_ms": ("retryMs", _number(0, 86_400_000)),

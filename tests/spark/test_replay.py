@@ -129,6 +129,29 @@ def test_queues_that_come_while_it_runs_are_not_replayed(spark, node, tmp_path):
     assert bodies(rows_in(spark, node, target)) == [f"old-{n}" for n in range(8)]
 
 
+def test_a_slice_that_shrank_is_not_published_unless_gaps_are_skipped(spark, node, orders, tmp_path):
+    target, kept = node.topic("shrunk"), tmp_path / "check"
+    spark.range(1).createOrReplaceTempView("open_for_all")
+    # As a predicate over the time: true while it is counted, and for half of the rows later.
+    where = "queue_offset < 30 or exists (select 1 from open_for_all)"
+
+    def close(step) -> None:
+        if step.slice == 0:
+            spark.range(0).createOrReplaceTempView("open_for_all")
+
+    settings = replace(SMALL, slice_rows=40)
+    told: list[str] = []
+    options = {"where": where, "checkpoint": kept, "tell": told.append}
+    with pytest.raises(PenstockError, match=r"had \d+ rows when it was counted.*--skip-gaps"):
+        run(spark, node, f"log:{orders}", target, settings=settings, report=close, **options)
+    noted = json.loads((kept / "progress.json").read_text())["rows"]
+    assert len(rows_in(spark, node, target)) == noted
+    result = run(spark, node, f"log:{orders}", target, settings=replace(settings, on_gap="skip"), **options)
+    assert (result.problems, result.stopped) == ((), False)
+    assert result.verified.rows == len(rows_in(spark, node, target)) == noted + result.added < ROWS
+    assert any("less than were counted" in line for line in told)
+
+
 def killed_in_the_middle(node, source: str, target: str, kept: Path, log: Path, all_of_it: bool) -> None:
     """A replay as a process of its own, until some slices are noted; then kill -9: of the driver, whose JVM lives on
     for a second or two and may still publish, or of everything at once."""

@@ -9,7 +9,9 @@
 
 Rules: a slice is published under the replay's id and its own number, so one that is sent twice is there once. With a
 checkpoint a replay that was interrupted goes on where it was, and one that is finished adds nothing. Order inside a
-queue is kept. A rate holds over the whole replay: a slice begins when its predecessors are due, and no sooner.
+queue is kept. A rate holds over the whole replay: a slice begins when its predecessors are due, and no sooner. A
+slice whose rows are not as many as were planned is not published; without those that are lost it is, where gaps may
+be skipped.
 
 Runs on the driver, in the caller's thread; reading and writing is Spark's.
 """
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
@@ -55,6 +58,8 @@ from penstock.spark.pipelines.replay_plan import (
 from penstock.spark.pipelines.replay_rows import columns_for, counted, in_order, matching, sent
 from penstock.spark.pipelines.replay_verify import COLUMNS as VERIFIED_COLUMNS
 from penstock.spark.pipelines.replay_verify import Verified, content_sum, verify
+from penstock.spark.reasons import reason_of
+from penstock.spark.sink import RowCountError
 
 SAMPLES = 10
 BODY_CHARS = 200
@@ -345,15 +350,16 @@ class _Replay:
         rows = sent(watched, plan.id, plan.ranges, plan.queues, by_key=self._wanted.by_key)
         self._write(rows, plan, number)
         found = seen.get
-        if found["rows"] != part.rows:
-            raise PenstockError(
-                f"slice {number} of {plan.id} had {part.rows:,} rows when it was counted and {found['rows']:,} when "
-                "it was sent",
-                "the source changed meanwhile (retention, or an archive that was rewritten): use a new checkpoint",
-            )
+        if found["rows"] < part.rows:
+            self._tell(f"slice {number + 1} has {part.rows - found['rows']:,} rows less than were counted")
         return int(found["rows"]), int(found["content"])
 
     def _write(self, rows: DataFrame, plan: Plan, number: int) -> None:
+        part = plan.slices[number]
+        # The sink counts before it publishes: what is published cannot be taken back.
+        expected = {"rowsMax": str(part.rows)}
+        if self._settings.on_gap == "fail":
+            expected["rowsMin"] = str(part.rows)
         options = {
             "nameserver": self._wanted.nameserver,
             **access_options(self._wanted.access),
@@ -361,9 +367,20 @@ class _Replay:
             "broker": plan.broker,
             "writeId": plan.id,
             "batchId": str(number),
+            **expected,
             **self._settings.sink,
         }
-        rows.write.format("penstock").mode("append").options(**options).save()
+        try:
+            rows.write.format("penstock").mode("append").options(**options).save()
+        except PySparkException as error:
+            if RowCountError.__name__ not in str(error):
+                raise
+            raise PenstockError(
+                f"slice {number + 1} of {plan.id} had {part.rows:,} rows when it was counted, and now it has not "
+                f"({reason_of(error)})",
+                "the source lost messages, or --where asks for the time (now()): --skip-gaps with the same "
+                "checkpoint sends what is left; for a new replay give times with --from and --until",
+            ) from error
 
     # -- verifying -------------------------------------------------------------------------------------------
 

@@ -150,6 +150,20 @@ def test_brokers_that_do_not_know_the_home_are_told_where_a_batch_may_run_again(
     assert NoStaging.last.told == []
 
 
+def test_a_batch_with_other_rows_than_it_must_have_is_not_published() -> None:
+    NoStaging.last = NoStaging("h")
+    for bounds in ({"rowsMin": "3"}, {"rowsMax": "1"}, {"rowsMin": "1", "rowsMax": "1"}):
+        parsed = WriteOptions.parse(options(topic="T", **bounds))
+        with pytest.raises(sink.RowCountError, match=r"there are 2 rows.*none was published"):
+            sink.publish(parsed, 0, [written(0, "x"), written(1, "y")], NoStaging)  # type: ignore[arg-type]
+    with pytest.raises(sink.RowCountError, match="there are 0 rows"):
+        sink.publish(WriteOptions.parse(options(topic="T", rowsMin="1")), 0, [], NoStaging)  # type: ignore[arg-type]
+    assert NoStaging.last.published == []
+    parsed = WriteOptions.parse(options(topic="T", rowsMin="2", rowsMax="2"))
+    sink.publish(parsed, 0, [written(0, "x"), written(1, "y")], NoStaging)  # type: ignore[arg-type]
+    assert NoStaging.last.published == [("a", "q", 0, ["x", "y"])]
+
+
 def test_at_least_once_goes_through_a_producer() -> None:
     with broker() as address, penstock.Admin(address) as admin:
         given = options(address, delivery="at-least-once")
