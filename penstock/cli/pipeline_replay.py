@@ -19,14 +19,21 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.replay import ReplayResult, Step
 
 
+def _timed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int | None]:
+    """A time as it was written, and what it means now."""
+    return ("", None) if value is None else (value.strip(), TimeType().convert(value, param, ctx))
+
+
 @click.command()
 @click.argument("source", metavar="SOURCE")
 @click.option("--to", "target", metavar="TOPIC", required=True, help="Topic to send to; it must exist.")
 @click.option(
     "--topic", "topics", metavar="T", multiple=True, help="Of this topic, or of those that match * and ?."
 )
-@click.option("--from", "start", type=TimeType(), help="Messages stored at this time or later.")
-@click.option("--until", "end", type=TimeType(), help="Messages stored before this time.")
+@click.option(
+    "--from", "start", metavar="TIME", callback=_timed, help="Messages stored at this time or later."
+)
+@click.option("--until", "end", metavar="TIME", callback=_timed, help="Messages stored before this time.")
 @click.option("--key", "keys", metavar="K", multiple=True, help="Messages with this key; may be repeated.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="Messages with this tag; may be repeated.")
 @click.option(
@@ -47,8 +54,8 @@ def replay(
     source: str,
     target: str,
     topics: tuple[str, ...],
-    start: int | None,
-    end: int | None,
+    start: tuple[str, int | None],
+    end: tuple[str, int | None],
     keys: tuple[str, ...],
     tags: tuple[str, ...],
     where: str,
@@ -85,7 +92,13 @@ def replay(
         verify=verifying,
         on_gap="skip" if skip_gaps else "fail",
     )
-    opened = replace(parse_source(source, job.nameserver, topics, job.access), start=start, end=end)
+    opened = replace(
+        parse_source(source, job.nameserver, topics, job.access),
+        start=start[1],
+        end=end[1],
+        start_text=start[0],
+        end_text=end[0],
+    )
     with job.spark("replay") as spark, told_steps(job.as_json) as tell, stopping_on_signals() as stop:
         result = run(
             opened,

@@ -321,6 +321,9 @@ def test_the_command(spark, node, orders, monkeypatch, tmp_path):
     again = command("--tag", "A", "--checkpoint", str(tmp_path / "check"))
     assert "was finished before" in again.output
     assert "verified: 120 are there, each once" in again.output
+    early = command("--tag", "A", "--from", "2h", "--checkpoint", str(tmp_path / "ago"), "--no-verify")
+    late = command("--tag", "A", "--from", "2h", "--checkpoint", str(tmp_path / "ago"), "--no-verify")
+    assert (early.exit_code, "was finished before" in late.output) == (0, True), early.output + late.output
     refused = command("--where", "nonsense(")
     assert (refused.exit_code, len(refused.output.splitlines())) == (
         2,

@@ -90,6 +90,9 @@ class Source:
     topics: tuple[str, ...] = ()
     start: int | None = None
     end: int | None = None
+    # The times as a person wrote them: `2h` is the same wish tomorrow, and another moment.
+    start_text: str = field(default="", compare=False)
+    end_text: str = field(default="", compare=False)
     # Who asks the cluster, and how; not a part of what is asked for.
     access: Access = field(default=FROM_ENVIRONMENT, compare=False)
 

@@ -289,6 +289,7 @@ class _Replay:
         known = checkpoint.load(self._wanted) if checkpoint is not None else None
         if known is not None:
             plan, done = known
+            self._wanted = plan.in_force(self._wanted)
             self._tell(f"going on with {plan.id} after slice {done.slices} of {len(plan.slices)}")
             read = reader_of(self._spark, self._wanted.source, plan.ranges, on_gap=self._settings.on_gap)
         else:

@@ -101,6 +101,8 @@ class Wanted:
                 "topics": list(source.topics),
                 "start": source.start,
                 "end": source.end,
+                "start_text": source.start_text,
+                "end_text": source.end_text,
             },
             "target": self.target,
             "nameserver": self.nameserver,
@@ -132,6 +134,13 @@ class Plan:
     @property
     def bytes(self) -> int:
         return sum(item.bytes for item in self.slices)
+
+    def in_force(self, wanted: Wanted) -> Wanted:
+        """What is wanted, with the times that were meant when the plan was made: `2h` means them for good."""
+        kept = JsonFields(self.wanted, "wanted").inner("source")
+        times = kept.rest() if kept is not None else {}
+        start, end = (time if isinstance(time := times.get(name), int) else None for name in ("start", "end"))
+        return replace(wanted, source=replace(wanted.source, start=start, end=end))
 
     def to_json(self) -> JsonObject:
         return {
@@ -267,7 +276,7 @@ class Checkpoint:
         if loaded is None:
             return None
         plan = loaded.value
-        changed = differences(plan.wanted, wanted.to_json())
+        changed = _changes(plan.wanted, wanted.to_json())
         if changed:
             raise OptionError(
                 f"checkpoint {self.directory} belongs to another replay: {', '.join(changed)} changed",
@@ -281,6 +290,19 @@ class Checkpoint:
 
     def note(self, done: Done) -> None:
         self._progress.save(done.to_json())
+
+
+def _changes(before: JsonObject, now: JsonObject) -> list[str]:
+    """What makes it another replay. A time is the same if it is the same moment, or was written in the same words;
+    plans of before have no words."""
+    old, new = before.get("source"), now.get("source")
+    same: set[str] = set()
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in ("start", "end"):
+            same.add(f"source.{name}_text")
+            if old.get(f"{name}_text") and old.get(f"{name}_text") == new.get(f"{name}_text"):
+                same.add(f"source.{name}")
+    return [name for name in differences(before, now) if name not in same]
 
 
 def differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:

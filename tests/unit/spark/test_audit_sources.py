@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.client.admin import TopicDescription
+from penstock.client.admin_results import TopicDescription
 from penstock.errors import ClientError, OptionError
 from penstock.spark.gaps import Gap
 from penstock.spark.pipelines import audit_cluster

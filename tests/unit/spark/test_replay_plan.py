@@ -150,6 +150,36 @@ def test_a_checkpoint_of_another_replay_is_refused(tmp_path: Path) -> None:
         kept.load(replace(WANTED, source=replace(WANTED.source, start=5)))
 
 
+def test_a_time_in_the_same_words_is_the_same_and_stays_what_it_was(tmp_path: Path) -> None:
+    kept = checkpoint(tmp_path)
+
+    def ago(start: int, text: str, end: int | None = None) -> Wanted:
+        return replace(WANTED, source=replace(WANTED.source, start=start, start_text=text, end=end))
+
+    kept.begin(replace(plan(), wanted=ago(1_000, "2h").to_json()))
+    loaded = kept.load(ago(5_000, "2h"))
+    assert loaded is not None
+    assert loaded[0].in_force(ago(5_000, "2h")).source.start == 1_000
+    assert kept.load(ago(1_000, "1000")) is not None
+    with pytest.raises(OptionError, match=r"another replay: source\.start changed"):
+        kept.load(ago(5_000, "1h"))
+    with pytest.raises(OptionError, match=r"another replay: source\.end changed"):
+        kept.load(ago(5_000, "2h", end=9_000))
+
+
+def test_a_plan_of_before_has_no_words_for_its_times(tmp_path: Path) -> None:
+    old = replace(WANTED, source=replace(WANTED.source, start=1_000)).to_json()
+    source = old["source"]
+    assert isinstance(source, dict)
+    del source["start_text"], source["end_text"]
+    kept = checkpoint(tmp_path)
+    kept.begin(replace(plan(), wanted=old))
+    now = replace(WANTED, source=replace(WANTED.source, start=1_000, start_text="1000"))
+    assert kept.load(now) is not None
+    with pytest.raises(OptionError, match=r"source\.start changed"):
+        kept.load(replace(now, source=replace(now.source, start=1_001)))
+
+
 @pytest.mark.parametrize(
     "text",
     [
