@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
 from penstock.errors import OptionError
+from penstock.message.failures import NOTES
 from penstock.spark.pipelines.audit_sources import QueueKey, Ranges
 from penstock.spark.pipelines.replay_plan import Wanted
 from penstock.spark.reasons import reason_of
@@ -50,6 +51,9 @@ _SENT = (
 )
 # Set by clients or brokers, or acted on by them.
 NOT_REPLAYED = (
+    # Why and when it failed before: its next failure begins a history of its own.
+    *NOTES,
+    "1ST_POP_TIME",
     "BUYER_ID",
     "CHECK_IMMUNITY_TIME_IN_SECONDS",
     "CLUSTER",
@@ -77,7 +81,10 @@ NOT_REPLAYED = (
     "TIMER_DELAY_MS",
     "TIMER_DELAY_SEC",
     "TIMER_DELIVER_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ENQUEUE_MS",
     "TIMER_OUT_MS",
+    "TIMER_ROLL_TIMES",
     "TRACE_ON",
     "TRAN_MSG",
     "TRAN_PREPARED_QUEUE_OFFSET",
