@@ -16,12 +16,15 @@ from pyspark.errors import PySparkException
 
 from penstock.cli import pipeline_session
 from penstock.cli.main import root
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import GapError, OptionError, PenstockError
 from penstock.runtime import Runtime
 from penstock.spark.pipelines.archive import archive
+from penstock.spark.pipelines.archive_commit import commit_batch
+from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles
 from penstock.spark.pipelines.audit_sources import Source
 from penstock.spark.pipelines.replay import ReplaySettings, replay
 from penstock.testing import ManualClock
+from tests.unit.spark.archive_rows import SCHEMA, batch_of, places
 
 SMALL = ReplaySettings(slice_rows=150)
 ROWS = 240
@@ -219,6 +222,22 @@ def test_a_replay_of_an_archive_that_is_killed_goes_on_without_loss_and_repeat(
     again = run(spark, node, source, target, checkpoint=kept)
     assert (again.finished_before, again.added, again.verified.rows) == (True, 0, ROWS)
     assert len(rows_in(spark, node, target)) == ROWS
+
+
+def test_holes_of_an_archive_are_an_error_unless_gaps_are_skipped(spark, node, tmp_path):
+    to, target, told = tmp_path / "archive", node.topic("of-holes"), []
+    files = StagedFiles(to, "task", FileSettings(), SCHEMA)
+    files.write(batch_of(places(0, [0, 1, 2, 7, 8]) + places(1, range(4))))
+    commit_batch(to, files.finish(), "query", 0)
+    source = Source("archive", str(to))
+    with pytest.raises(GapError, match=r"lacks 4 messages: orders/broker-a/0 3 to 6.*--skip-gaps"):
+        run(spark, node, source, target)
+    with pytest.raises(GapError, match="lacks 4 messages"):
+        run(spark, node, source, target, dry_run=True)
+    assert rows_in(spark, node, target) == []
+    result = run(spark, node, source, target, settings=replace(SMALL, on_gap="skip"), tell=told.append)
+    assert (result.rows, result.added, result.problems) == (9, 9, ())
+    assert any("0 3 to 6; they are left out" in line for line in told)
 
 
 def test_a_store_directory_by_key_tag_and_predicate(spark, node, orders):

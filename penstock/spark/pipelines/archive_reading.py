@@ -11,10 +11,10 @@ wants no Penstock in between reads the directory with whatever reads Parquet (do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import OptionError
 from penstock.runtime import Runtime
@@ -27,6 +27,19 @@ from penstock.spark.schema import COLUMNS, check_columns, message_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class Hole(NamedTuple):
+    """Offsets first to last (inclusive) of a queue, of which an archive lacks `rows`, between two that it has."""
+
+    queue: str
+    first: int
+    last: int
+    rows: int
+
+    def __str__(self) -> str:
+        among = f"{self.rows} of " if self.rows <= self.last - self.first else ""
+        return f"{self.queue} {among}{self.first} to {self.last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,21 @@ class ArchiveSnapshot:
         """Archived offsets (first and last, inclusive) by queue."""
         return ranges_of(file for file in self.files if topics is None or file.topic in topics)
 
+    def holes(
+        self, topics: Collection[str] | None = None, start_ms: int | None = None, end_ms: int | None = None
+    ) -> list[Hole]:
+        """What is missing between a queue's first and last message; with times, what may have been stored in them."""
+        found: list[Hole] = []
+        queues: dict[str, list[ArchivedFile]] = {}
+        for file in self.files:
+            if topics is None or file.topic in topics:
+                queues.setdefault(file.key, []).append(file)
+        for key, files in sorted(queues.items()):
+            for hole, low_ms, high_ms in _holes_of(key, sorted(files, key=lambda file: file.first)):
+                if (end_ms is None or low_ms < end_ms) and (start_ms is None or high_ms >= start_ms):
+                    found.append(hole)
+        return found
+
     def only(self, topics: Collection[str] | None = None, until_ms: int | None = None) -> ArchiveSnapshot:
         """The files that can have messages of these topics, stored until then."""
         chosen = [
@@ -86,6 +114,18 @@ class ArchiveSnapshot:
         paths = [f"{self.root}/{file.path}" for file in self.files]
         frame = spark.read.schema(schema).option("basePath", str(self.root)).parquet(*paths)
         return frame.select(*names)
+
+
+def _holes_of(key: str, files: Sequence[ArchivedFile]) -> Iterator[tuple[Hole, int, int]]:
+    """The holes of a queue, each with the time before and the time after it."""
+    for number, file in enumerate(files):
+        before = files[number - 1] if number else file
+        if before.last + 1 < file.first:
+            lost = Hole(key, before.last + 1, file.first - 1, file.first - before.last - 1)
+            yield lost, before.max_time, file.min_time
+        if file.rows < file.last - file.first + 1:
+            lost = Hole(key, file.first, file.last, file.last - file.first + 1 - file.rows)
+            yield lost, file.min_time, file.max_time
 
 
 def read_archive(

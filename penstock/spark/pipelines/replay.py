@@ -18,7 +18,7 @@ Runs on the driver, in the caller's thread; reading and writing is Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.errors import OptionError, PenstockError
+from penstock.errors import GapError, OptionError, PenstockError
 from penstock.runtime import Runtime
 from penstock.spark.access_options import access_options
+from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, Hole
 from penstock.spark.pipelines.audit_cluster import cluster_ranges, target_queues
 from penstock.spark.pipelines.audit_result import plain_row
 from penstock.spark.pipelines.audit_sources import (
+    Opened,
     QueueKey,
     Ranges,
     Read,
@@ -62,6 +64,7 @@ from penstock.spark.reasons import reason_of
 from penstock.spark.sink import RowCountError
 
 SAMPLES = 10
+HOLES_NAMED = 5
 BODY_CHARS = 200
 
 
@@ -202,6 +205,27 @@ class _Replay:
 
     # -- planning --------------------------------------------------------------------------------------------
 
+    def _open(self) -> Opened:
+        """The source with its ranges. What an archive lacks is known now; others find out as they are read."""
+        self._tell("asking for ranges")
+        source = self._wanted.source
+        opened = open_source(self._spark, source, on_gap=self._settings.on_gap, groups=False)
+        if source.kind == "archive":
+            holes = ArchiveSnapshot.open(source.path).holes(opened.topics, source.start, source.end)
+            if holes:
+                self._lacks(source, holes)
+        return opened
+
+    def _lacks(self, source: Source, holes: Sequence[Hole]) -> None:
+        more = f" and {len(holes) - HOLES_NAMED} more" if len(holes) > HOLES_NAMED else ""
+        named = ", ".join(str(hole) for hole in holes[:HOLES_NAMED])
+        text = f"{source.label} lacks {sum(hole.rows for hole in holes):,} messages: {named}{more}"
+        if self._settings.on_gap == "fail":
+            raise GapError(
+                text, "--skip-gaps goes on without them; the log or another archive may have them still"
+            )
+        self._tell(f"{text}; they are left out")
+
     def _count(self, ranges: Ranges, read: Read) -> tuple[list[Cell], int]:
         self._tell("counting what matches")
         bits = cell_bits(ranges, slice_rows(self._settings.slice_rows, self._settings.rate))
@@ -218,11 +242,10 @@ class _Replay:
         return cut_slices(cells, ranges, bits, rows_max=most, bytes_max=self._settings.slice_bytes)
 
     def _plan(self) -> Plan:
-        self._tell("asking for ranges")
         wanted = self._wanted
         home = target_queues(wanted.nameserver, wanted.target, wanted.access)
         ends = cluster_ranges(wanted.target_log)
-        opened = open_source(self._spark, self._wanted.source, on_gap=self._settings.on_gap, groups=False)
+        opened = self._open()
         cells, bits = self._count(opened.ranges, opened.read)
         broker = self._settings.sink.get("broker") or next(iter(home), "")
         if broker not in home:
@@ -243,8 +266,7 @@ class _Replay:
     def dry_run(self) -> ReplayResult:
         """Count and show; nothing is sent and nothing is written."""
         began_ms = self._clock.monotonic_ms()
-        self._tell("asking for ranges")
-        opened = open_source(self._spark, self._wanted.source, on_gap=self._settings.on_gap, groups=False)
+        opened = self._open()
         cells, bits = self._count(opened.ranges, opened.read)
         slices = self._slices(cells, opened.ranges, bits)
         return ReplayResult(

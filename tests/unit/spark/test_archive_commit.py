@@ -12,10 +12,10 @@ from penstock.runtime import Runtime
 from penstock.spark.pipelines.archive_commit import commit_batch, sweep
 from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles
 from penstock.spark.pipelines.archive_names import StagedFile, require_names
-from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, archived_ranges
+from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, Hole, archived_ranges
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.testing import FaultyDisk, PowerLostError
-from tests.unit.spark.archive_rows import SCHEMA, Place, batch_of, places, read_plain
+from tests.unit.spark.archive_rows import NOON, SCHEMA, Place, batch_of, places, read_plain
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 
@@ -139,6 +139,21 @@ def test_snapshots_can_be_narrowed(tmp_path: Path) -> None:
     assert list(snapshot.ranges(["payments"])) == ["payments/broker-a/0"]
     assert snapshot.only(until_ms=snapshot.files[0].min_time - 1).files == ()
     assert len(snapshot.only(["orders"]).files) == 1
+
+
+def test_holes_are_what_lies_between_two_files_of_a_queue(tmp_path: Path) -> None:
+    archive(tmp_path, places(0, [3, 4, 9, 10]) + places(1, range(4)), 0)
+    archive(tmp_path, places(0, [12], topic="payments") + places(0, [14], topic="payments"), 1)
+    snapshot = ArchiveSnapshot.open(tmp_path)
+    assert [str(hole) for hole in snapshot.holes()] == [
+        "orders/broker-a/0 5 to 8",
+        "payments/broker-a/0 13 to 13",
+    ]
+    assert snapshot.holes(["orders"]) == [Hole("orders/broker-a/0", 5, 8, 4)]
+    # Its messages were stored after the fourth offset's and before the ninth's.
+    noon = int(NOON.timestamp() * 1000)
+    times = [(None, noon + 4), (None, noon + 5), (noon + 9, None), (noon + 10, None)]
+    assert [len(snapshot.holes(["orders"], *time)) for time in times] == [0, 1, 1, 0]
 
 
 @pytest.mark.fault("F1")
