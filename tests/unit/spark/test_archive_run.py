@@ -9,12 +9,13 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from penstock.errors import OptionError
-from penstock.spark.offline import OfflineStore
+from penstock.message import Message
 from penstock.spark.pipelines.archive import MERGE_LEAST, ArchiveJob, _Archiving
 from penstock.spark.pipelines.compaction import MERGE_LOCK
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.progress import Batch, ignore
 from penstock.spark.running import Stop
+from penstock.store import MessageStore, StoreOptions
 from tests.unit.spark.archive_rows import read_plain
 from tests.unit.spark.test_archive_merge import Inline, archive_of
 
@@ -59,13 +60,13 @@ def test_an_archiver_goes_on_while_somebody_else_merges(
     assert read_plain(root) == before
 
 
-def test_topics_whose_names_are_too_long_are_refused_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OfflineStore, "queues", lambda *_: {("orders", "", 0): (0, 1), (LONG, "", 0): (0, 1)})
+def test_topics_whose_names_are_too_long_are_refused_at_the_start(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", StoreOptions(index_enabled=False), background=False) as store:
+        for topic in ("orders", LONG):
+            store.append(Message(topic, b"x"))
     for job in (
         ArchiveJob(str(tmp_path / "archive"), topics=("orders", LONG)),
-        ArchiveJob(str(tmp_path / "archive"), store=str(tmp_path)),
+        ArchiveJob(str(tmp_path / "archive"), store=str(tmp_path / "store")),
     ):
         with pytest.raises(OptionError, match=r"topic \|{90} cannot be archived"):
             _Archiving(job, Session(), Stop(), ignore, None).run()
