@@ -115,11 +115,8 @@ def _run(
 ) -> int:
     """Print the rows; how many things were said about what is missing. With `whole` nothing may be."""
     frame = _understood(tables, query)
-    if whole and tables.notes:
-        raise PenstockError(
-            f"{'; '.join(tables.notes[:3])}{' and more' if len(tables.notes) > 3 else ''}",
-            "to go on without them: --on-gap skip",
-        )
+    if whole:
+        tables.require_whole("to go on without them: --on-gap skip")
     if as_json or as_csv:
         rows = in_utc(
             frame, (frame.limit(limit) if limit else frame).toLocalIterator(prefetchPartitions=True)

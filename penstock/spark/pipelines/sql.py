@@ -8,7 +8,8 @@ log, queue by queue (`seam`), so none comes twice and none is left out. The colu
 
 Rules: the archive's manifest is read first and the log's ends after it; both are fixed then, for all tables of a
 query. Names are compared as Spark does, without case, and the exact name wins. A table of the session that has the
-name already stays what it is. Runs on the driver; needs no lock and changes nothing.
+name already stays what it is. Runs on the driver; changes nothing, but that opening an archive finishes a merge which
+a crash cut short (`archive_reading`).
 """
 
 from __future__ import annotations
@@ -270,6 +271,12 @@ class TopicTables:
                 return {}
         return {queue.key: (item.min, item.max) for queue, item in found.items()}
 
+    def require_whole(self, hint: str) -> None:
+        """Raise what there is to say about messages that are missing, if there is anything."""
+        if self.notes:
+            more = " and more" if len(self.notes) > 3 else ""
+            raise PenstockError(f"{'; '.join(self.notes[:3])}{more}", hint)
+
     def _note_lost(self, lost: Mapping[str, Sequence[Range]]) -> None:
         for key, ranges in lost.items():
             for first, last in ranges:
@@ -370,9 +377,6 @@ def sql(
         spark = session("penstock sql")
     tables = TopicTables(spark, places)
     frame = tables.query(text)
-    if tables.notes and on_gap == "fail":
-        raise PenstockError(
-            f"{'; '.join(tables.notes[:3])}{' and more' if len(tables.notes) > 3 else ''}",
-            'to go on without them: on_gap="skip"',
-        )
+    if on_gap == "fail":
+        tables.require_whole('to go on without them: on_gap="skip"')
     return frame

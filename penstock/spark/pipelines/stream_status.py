@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
+from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.errors import OptionError, PenstockError, RouteNotFoundError
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.stream_file import PipelineFile, Source, read_pipeline
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Ends = Callable[[Iterable[str]], dict[str, int]]
 # Where a source reads: its name server, and who asks there.
 Cluster = tuple[str, Access]
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 
 @dataclass(frozen=True, slots=True)
