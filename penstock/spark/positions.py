@@ -28,6 +28,8 @@ TIME_PREFIX = "timestamp:"
 OTHERS = "*"
 OFFSET_MAX = (1 << 63) - 1
 Offsets = dict[str, int]
+# Stands before the keys of queues in the offsets of a stream's first micro-batch: where that began. No topic has it.
+BEGAN = "^"
 
 
 class PositionKind(Enum):
@@ -112,6 +114,19 @@ def _parse_json(name: str, text: str) -> tuple[tuple[str, int | str], ...]:
 
 
 # -- offsets -----------------------------------------------------------------------------------------------------
+
+
+def with_beginning(end: Mapping[str, int], start: Mapping[str, int]) -> Offsets:
+    """The end of a first micro-batch, and where it began. Spark keeps ends only and asks for the beginning again when
+    that batch has to be run once more; by then `latest`, and after retention `earliest`, are other places."""
+    return sorted_offsets({**end, **{BEGAN + key: offset for key, offset in start.items()}})
+
+
+def split_beginning(offsets: Mapping[str, int]) -> tuple[Offsets, Offsets]:
+    """The offsets themselves, and where their micro-batch began if they say so."""
+    own = {key: offset for key, offset in offsets.items() if not key.startswith(BEGAN)}
+    began = {key[len(BEGAN) :]: offset for key, offset in offsets.items() if key.startswith(BEGAN)}
+    return own, began
 
 
 def sorted_offsets(offsets: Mapping[str, int]) -> Offsets:

@@ -7,8 +7,10 @@
 
 Rules: Spark's checkpoint is the truth. The start that Spark hands to `latestOffset` is the end of everything that is
 completed, so the group's offsets are committed there: also the last batch of an AvailableNow run and a stream that
-idles show no lag that is none. Offsets have sorted keys (Spark compares their text) and never name a message that
-is not yet there for everybody. One process on the driver calls everything but `read`, one call at a time.
+idles show no lag that is none. The end of the first micro-batch says where that began: Spark does not keep it, and
+run again the batch must begin there, not where `startingPosition` leads by then. Offsets have sorted keys (Spark
+compares their text) and never name a message that is not yet there for everybody. One process on the driver calls
+everything but `read`, one call at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from penstock.spark.group_progress import GroupProgress
 from penstock.spark.live import LiveRead, check_beginnings, shared_scan
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import cores, stream_tasks
-from penstock.spark.positions import Offsets, resolve, sorted_offsets
+from penstock.spark.positions import Offsets, resolve, sorted_offsets, split_beginning, with_beginning
 from penstock.spark.schema import Selection
 from penstock.spark.tracking import QueueTracker
 
@@ -60,6 +62,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # With AvailableNow: where to stop.
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        # What Spark was told as the start of a query without a checkpoint.
+        self._initial: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks: connections stay here."""
@@ -86,7 +90,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tracker.known_ranges(),
             self._scan.offsets_by_time,
         )
-        return sorted_offsets({queue.key: offset for queue, offset in found.items()})
+        self._initial = sorted_offsets({queue.key: offset for queue, offset in found.items()})
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows_per_trigger:
@@ -104,6 +109,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         tracker = self._started()
         self._commit(start)
+        at, _ = split_beginning(start)
+        end = self._end_from(tracker, at, limit)
+        if end == at:
+            return start  # to the letter: any other text is a new place for Spark
+        return with_beginning(end, at) if start == self._initial else end
+
+    def _end_from(self, tracker: QueueTracker, start: Offsets, limit: ReadLimit) -> Offsets:
         if self._target is None:
             ends = self._wait_for_news(tracker, start)
         else:
@@ -143,7 +155,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit(self, offsets: Offsets) -> None:
         tracker = self._started()
         if self._progress is not None and self._options.group:
-            self._progress.moved({tracker.queue(key): offset for key, offset in offsets.items()})
+            own, _ = split_beginning(offsets)
+            self._progress.moved({tracker.queue(key): offset for key, offset in own.items()})
 
     def stop(self) -> None:
         if self._progress is not None:
@@ -157,7 +170,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explaining()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[LivePartition]:
         tracker = self._started()
-        slices = check_beginnings(tracker.slices(start, end), tracker.known_ranges(), self._gaps)
+        stop, began = split_beginning(end)
+        begin = began or split_beginning(start)[0]
+        slices = check_beginnings(tracker.slices(begin, stop), tracker.known_ranges(), self._gaps)
         tasks = stream_tasks(slices, self._options.min_partitions, self._options.cores or cores())
         return [LivePartition(task) for task in tasks]
 

@@ -7,11 +7,16 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.errors import PenstockError
 from penstock.spark.gaps import read_gaps
+from penstock.spark.options import ReadOptions
+from penstock.spark.positions import split_beginning
 from penstock.spark.reasons import reason_of
+from penstock.spark.schema import Selection
 from penstock.spark.session import OF_A_STREAM, messages_reader, session
+from penstock.spark.stream import PenstockStreamReader
 from tests.spark.retention import expiring_node
 
 
@@ -61,7 +66,12 @@ class Stream:
     def offsets(self) -> dict[str, int]:
         """The end of the last batch in the checkpoint."""
         newest = max((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-        return json.loads(newest.read_text().splitlines()[-1])
+        return split_beginning(json.loads(newest.read_text().splitlines()[-1]))[0]
+
+    def forget_that_it_is_done(self, batch: int) -> None:
+        """As if the driver had died before Spark noted the end of this micro-batch."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+        (self.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -118,7 +128,68 @@ def test_a_batch_that_was_not_committed_is_run_again_with_the_same_rows(node, st
     fill(node, topic, 2, 3, start=10)
     assert found.run() == expected(2, 13)
     first = json.loads((found.checkpoint / "offsets" / "0").read_text().splitlines()[-1])
-    assert first == before, "the offsets of the batch did not move"
+    assert split_beginning(first)[0] == before, "the offsets of the batch did not move"
+
+
+@pytest.mark.invariant("I15")
+def test_what_retention_takes_from_a_first_batch_that_was_cut_off_is_a_gap(spark, tmp_path):
+    """Spark keeps where it ends and asks again where it begins: by then `earliest` is another place."""
+    with expiring_node(tmp_path / "broker") as node:
+        topic = node.topic("first", 1)
+        node.send(topic, [b"%d" % n for n in range(5)], queue_id=0)
+        found = Stream(spark, node, topic, tmp_path / "s", onGap="report", gapTable=str(tmp_path / "gaps"))
+        assert len(found.run()) == 5
+        found.forget_that_it_is_done(0)
+        shutil.rmtree(found.folder / "out")
+        first = node.send_and_expire(topic, 400)
+        assert [row[1] for row in found.run()] == list(range(first, 405))
+        lost = {
+            n
+            for gap in read_gaps(str(tmp_path / "gaps"))
+            for n in range(gap.first_offset, gap.last_offset + 1)
+        }
+        assert lost == set(range(first))
+
+
+@pytest.mark.invariant("I15")
+@pytest.mark.parametrize("position", ["latest", "earliest"])
+def test_a_first_batch_that_is_run_again_begins_where_it_began(node, position):
+    """Each reader is a process of Spark's: it asks for the start, then plans what its checkpoint has as the end."""
+    topic = node.topic("began", 2)
+    fill(node, topic, 2, 3)
+    options = ReadOptions.parse({"nameserver": node.address, "topic": topic, "startingPosition": position})
+    ends, plans = [], []
+    for _ in range(2):
+        reader = PenstockStreamReader(options, Selection(("body",), frozenset()))
+        try:
+            start = reader.initialOffset()
+            fill(node, topic, 2, 4)
+            ends.append(reader.latestOffset(start, ReadAllAvailable()))
+            parts = reader.partitions(start, ends[0])
+            plans.append([item[1:] for part in parts for item in part.task])
+            fill(node, topic, 2, 1)
+            assert reader.latestOffset(ends[0], ReadMaxRows(2)).keys() == start.keys(), (
+                "the next says no start"
+            )
+        finally:
+            reader.stop()
+    assert plans[0] == plans[1] == [(0 if position == "earliest" else 3, 7)] * 2
+
+
+def test_a_first_batch_without_messages_leaves_the_offsets_as_they_are(node):
+    topic = node.topic("idle", 1)
+    options = ReadOptions.parse({"nameserver": node.address, "topic": topic})
+    reader = PenstockStreamReader(options, Selection(("body",), frozenset()))
+    try:
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, ReadAllAvailable()) == start == {f"{topic}/test-broker/0": 0}
+        fill(node, topic, 1, 1)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end == {f"^{topic}/test-broker/0": 0, f"{topic}/test-broker/0": 1}
+        assert list(end) == sorted(end)
+        assert reader.latestOffset(end, ReadAllAvailable()) == end, "the same text: nothing new for Spark"
+    finally:
+        reader.stop()
 
 
 def test_starting_positions(node, stream):

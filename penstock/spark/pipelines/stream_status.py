@@ -28,6 +28,7 @@ from penstock.errors import OptionError, PenstockError, RouteNotFoundError
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.stream_file import PipelineFile, Source, read_pipeline
 from penstock.spark.pipelines.stream_run import running_pid, sink_checkpoint
+from penstock.spark.positions import split_beginning
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
@@ -147,7 +148,7 @@ def _read_offsets(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     _, about, *sources = path.read_text(encoding="utf-8").splitlines() or ["", "{}"]
     offsets: dict[str, int] = {}
     for line in sources:
-        found = _json(line)
+        found, _ = split_beginning(_json(line))
         if found and all(type(number) is int and name.count("/") == 2 for name, number in found.items()):
             # Two sources of one topic: the one that is further behind counts.
             offsets |= {name: min(number, offsets.get(name, number)) for name, number in found.items()}

@@ -16,6 +16,8 @@ from penstock.spark.positions import (
     parse_time,
     resolve,
     sorted_offsets,
+    split_beginning,
+    with_beginning,
 )
 
 A, B = QueueId("T", "b", 0), QueueId("T", "b", 10)
@@ -152,3 +154,10 @@ def test_queue_keys_go_both_ways():
     assert QueueId.of_key("orders/broker-a/3") == QueueId("orders", "broker-a", 3)
     assert QueueId.of_key("orders//3").key == "orders//3", "a store directory has no broker"
     assert QueueId("T", "b", 1, "here:1") == QueueId("T", "b", 1, "there:2")
+
+
+def test_offsets_of_a_first_batch_say_where_it_began():
+    made = with_beginning({"T/b/1": 9, "T/b/0": 7}, {"T/b/0": 5})
+    assert list(made.items()) == [("T/b/0", 7), ("T/b/1", 9), ("^T/b/0", 5)]
+    assert split_beginning(made) == ({"T/b/0": 7, "T/b/1": 9}, {"T/b/0": 5})
+    assert split_beginning({"T/b/0": 7}) == ({"T/b/0": 7}, {})

@@ -76,6 +76,13 @@ def test_sources_of_other_kinds_and_empty_ones_are_passed_over(file: Path) -> No
     assert status.sinks[0].lag == 3
 
 
+def test_where_a_first_batch_began_is_no_queue(file: Path) -> None:
+    write_batch(file.parent / "state" / "out", 0, {"^orders/a/0": 1, "orders/a/0": 4})
+    status = pipeline_status(file, ends=lambda queues: dict.fromkeys(queues, 5))
+    assert status.sinks[0].offsets == {"orders/a/0": 4}
+    assert status.sinks[0].lag == 1
+
+
 def test_a_cluster_that_does_not_answer_leaves_the_lag_unknown(file: Path) -> None:
     write_batch(file.parent / "state" / "out", 0, {"orders/a/0": 4})
 
