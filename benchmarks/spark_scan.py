@@ -6,9 +6,10 @@
 Cases: an aggregation that reads every body, a copy to Parquet, a count; bodies of 1 KiB and of 100 bytes, eight
 queues, page cache warm. Baselines, in the same run and taking turns: `spark.read.parquet` of the same rows (written
 by Spark from the same source, snappy), the upper bound; and a Python source that yields a tuple per row. `a ready
-batch` is a source that reads, checks and copies nothing: no Python source can be faster, whatever it reads. Spark
-prunes columns of Parquet by itself and never those of a Python source, so the aggregation names its two columns
-in the schema; a line without that shows what forgetting it costs. `decoding` is the decoder alone, one core.
+batch` is a source that reads, checks and copies nothing: no source that hands over rows can be faster, whatever it
+reads. Messages are read with `penstock.spark.messages`, in packs; lines that say `rows` are of the plain source.
+Spark prunes columns of Parquet by itself and never those of a Python source, so the aggregation names its two
+columns; a line without that shows what forgetting it costs. `decoding` is the decoder alone, one core.
 
 Bodies are noise, with which Snappy has little to do: the hardest rival. With `--bodies orders` they are JSON, which
 it packs and unpacks, and one more aggregation reads a field of them.
@@ -33,7 +34,7 @@ from pyspark.sql.types import StructType
 from benchmarks.harness import Figure, compare, machine, print_figure, require_compiled, save
 from penstock.message import Message, decode_record
 from penstock.runtime import Runtime
-from penstock.spark import session
+from penstock.spark import messages, session
 from penstock.spark.batches import RecordDecoder, arrow_schema
 from penstock.spark.offline import OfflineStore
 from penstock.spark.schema import COLUMNS, check_schema
@@ -215,6 +216,9 @@ class Bench:
             reader = reader.schema(schema)
         return reader.load(str(self.store))
 
+    def packs(self, *columns: str) -> DataFrame:
+        return messages(self.spark, self.store, topic=TOPIC, columns=list(columns or COLUMNS))
+
     def table(self, *columns: str) -> DataFrame:
         found = self.spark.read.parquet(str(self.parquet))
         return found.select(*columns) if columns else found
@@ -272,9 +276,14 @@ class Bench:
         self.decoding()
         self.case(
             "aggregation vs Parquet",
-            lambda: self.aggregated(self.log(PRUNED)),
+            lambda: self.aggregated(self.packs("queue_id", "body")),
             lambda: self.aggregated(self.table("queue_id", "body")),
             TARGETS["aggregation", self.body_size],
+        )
+        self.case(
+            "aggregation, rows vs Parquet",
+            lambda: self.aggregated(self.log(PRUNED)),
+            lambda: self.aggregated(self.table("queue_id", "body")),
         )
         ready = self.spark.read.format("penstock_ready").schema(PRUNED)
         ready = ready.option("rows", self.rows).option("bodySize", self.body_size)
@@ -286,34 +295,34 @@ class Bench:
         if self.bodies.kind == "orders":
             self.case(
                 "sum of a JSON field vs Parquet",
-                lambda: self.summed(self.log(PRUNED)),
+                lambda: self.summed(self.packs("queue_id", "body")),
                 lambda: self.summed(self.table("queue_id", "body")),
             )
         self.case(
             "aggregation of all columns vs Parquet",
-            lambda: self.aggregated(self.log()),
+            lambda: self.aggregated(self.packs()),
             lambda: self.aggregated(self.table("queue_id", "body")),
         )
         self.case(
             "to Parquet vs Parquet",
-            lambda: self.copied(self.log()),
+            lambda: self.copied(self.packs()),
             lambda: self.copied(self.table()),
             TARGETS["parquet", self.body_size],
         )
         self.case(
             "count, one column vs Parquet",
-            lambda: self.counted(self.log("queue_id int")),
+            lambda: self.counted(self.packs("queue_id")),
             lambda: self.counted(self.table()),
         )
         self.case(
             "count, all columns vs Parquet",
-            lambda: self.counted(self.log()),
+            lambda: self.counted(self.packs()),
             lambda: self.counted(self.table()),
         )
         if tuples:
             self.case(
                 "aggregation vs tuples",
-                lambda: self.aggregated(self.log(PRUNED)),
+                lambda: self.aggregated(self.packs("queue_id", "body")),
                 lambda: self.aggregated(self.log(PRUNED, "penstock_tuples")),
             )
 

@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.access import Access
+    from penstock.spark.packs import messages
     from penstock.spark.pipelines.archive import archive
     from penstock.spark.pipelines.archive_reading import archived_ranges, read_archive
     from penstock.spark.pipelines.audit import audit
@@ -36,6 +37,7 @@ __all__ = [
     "audit",
     "compact",
     "listener",
+    "messages",
     "read_archive",
     "replay",
     "run_pipeline",
@@ -50,6 +52,7 @@ _HOMES = {
     "audit": "penstock.spark.pipelines.audit",
     "compact": "penstock.spark.pipelines.latest_by_key",
     "listener": "penstock.spark.progress",
+    "messages": "penstock.spark.packs",
     "read_archive": "penstock.spark.pipelines.archive_reading",
     "replay": "penstock.spark.pipelines.replay",
     "run_pipeline": "penstock.spark.pipelines.stream_run",

@@ -26,6 +26,7 @@ from penstock.spark.filters import Restriction, restriction_of
 from penstock.spark.gaps import Gaps, reason_for
 from penstock.spark.live import LiveRead, check_beginnings, find_queues, row_bytes, shared_scan
 from penstock.spark.options import ReadOptions, near_names
+from penstock.spark.packs import packed
 from penstock.spark.planning import ROW_BYTES, QueueSlice, Task, batch_count, batch_tasks, cores
 from penstock.spark.positions import check_ends, check_order, resolve
 from penstock.spark.schema import Selection
@@ -94,6 +95,9 @@ class BatchReader(DataSourceReader):
         slices = check_beginnings(self._taken.slices, dict(self._taken.ranges), self._gaps)
         return self._restriction.narrow(slices, by_time)
 
+    def _handed_over(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return packed(batches) if self._options.packed else batches
+
     @property
     def _tags(self) -> tuple[str, ...] | None:
         return self._restriction.tags_with(self._options.tags)
@@ -132,7 +136,7 @@ class LiveReader(BatchReader):
         options = self._options
         scan = shared_scan(options)
         reading = LiveRead(scan, options, self._selection, self._gaps, self._tags or (), self._key)
-        return reading.batches(partition.task)
+        return self._handed_over(reading.batches(partition.task))
 
 
 # -- offline -----------------------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class StoreReader(BatchReader):
             key=self._key,
             verify=self._options.verify,
         )
-        return OfflineStore.read(partition.part, decoder, self._damaged)
+        return self._handed_over(OfflineStore.read(partition.part, decoder, self._damaged))
 
     def _damaged(self, part: QueueRange, damages: list[Damage]) -> None:
         queue = QueueId(part.topic, "", part.queue_id)

@@ -73,6 +73,8 @@ class ReadOptions:
     gap_table: str = ""
     # Columns to read, `queue_id, body`; all by default.
     columns: tuple[str, ...] = ()
+    # Batch: many messages in one row, for `packs.unpacked` to take apart.
+    packed: bool = False
     # Rows and bytes of one Arrow batch at most.
     batch_rows: int = 8_192
     batch_bytes: int = 8 << 20
@@ -151,6 +153,8 @@ class ReadOptions:
             raise OptionError(
                 "there is a gapTable and nothing to write to it", 'add .option("onGap", "report")'
             )
+        if self.packed and self.push_filters:
+            raise OptionError("packed and pushFilters are both given", "packs have no filters: leave out one")
 
 
 # -- reading texts -----------------------------------------------------------------------------------------------
@@ -258,6 +262,7 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "on_gap": ("onGap", _on_gap),
     "gap_table": ("gapTable", _directory),
     "columns": ("columns", _columns),
+    "packed": ("packed", _flag),
     "batch_rows": ("batchRows", _number(1, 1 << 20)),
     "batch_bytes": ("batchBytes", _number(1024, 1 << 30)),
     "verify": ("verify", _flag),

@@ -30,6 +30,7 @@ from penstock.spark.batch import (
     snapshot,
 )
 from penstock.spark.options import ReadOptions
+from penstock.spark.packs import check_pack_schema, pack_schema
 from penstock.spark.schema import check_schema, message_schema
 from penstock.spark.settling import settle
 
@@ -97,7 +98,8 @@ class PenstockDataSource(DataSource):
         return self._read_options
 
     def schema(self) -> StructType:
-        return message_schema(self._reading.columns)
+        options = self._reading
+        return pack_schema(options.columns) if options.packed else message_schema(options.columns)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -113,7 +115,8 @@ class PenstockDataSource(DataSource):
             kind = PushdownStoreReader if options.is_offline else PushdownLiveReader
         else:
             kind = StoreReader if options.is_offline else LiveReader
-        return kind(options, check_schema(schema), self._snapshot)
+        selection = check_pack_schema(schema, options.columns) if options.packed else check_schema(schema)
+        return kind(options, selection, self._snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from penstock.spark.stream import PenstockStreamReader
@@ -124,6 +127,8 @@ class PenstockDataSource(DataSource):
                 "a store directory cannot be read as a stream",
                 "use spark.read for it, or name the nameserver of its broker and a topic",
             )
+        if options.packed:
+            raise OptionError("a stream cannot be read in packs", "leave out the option packed")
         if "endingposition" in {name.lower() for name in self.options}:
             raise OptionError(
                 "a stream has no endingPosition", "use the trigger availableNow to stop at what is there now"

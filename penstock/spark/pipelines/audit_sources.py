@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
 from penstock.spark.access_options import access_options
+from penstock.spark.packs import messages
 from penstock.spark.positions import OTHERS
-from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -281,14 +281,18 @@ def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], pat
     def read(columns: Sequence[str], part: Ranges | None = None) -> DataFrame:
         from penstock.spark.schema import message_schema
 
-        schema = message_schema(columns)
         if not ranges:
-            return spark.createDataFrame([], schema)
+            return spark.createDataFrame([], message_schema(columns))
         wanted = ranges if part is None else part
-        reader = messages_reader(spark).schema(schema).options(**options).option("topic", topics)
-        reader = reader.option("startingPosition", positions_json({k: r[0] for k, r in wanted.items()}))
-        reader = reader.option("endingPosition", positions_json({k: r[1] for k, r in wanted.items()}))
-        return reader.load(path) if path else reader.load()
+        return messages(
+            spark,
+            path,
+            topic=topics,
+            columns=list(columns),
+            startingPosition=positions_json({k: r[0] for k, r in wanted.items()}),
+            endingPosition=positions_json({k: r[1] for k, r in wanted.items()}),
+            **options,
+        )
 
     return read
 

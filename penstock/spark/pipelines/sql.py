@@ -27,13 +27,13 @@ from penstock.client.scan import Scan
 from penstock.errors import OptionError, PenstockError, RouteNotFoundError
 from penstock.spark.access_options import access_options
 from penstock.spark.options import near_names
+from penstock.spark.packs import messages
 from penstock.spark.pipelines.archive_names import queue_key
 from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
 from penstock.spark.pipelines.seam import Layer, Range, Span, plan
 from penstock.spark.pipelines.sql_columns import columns_needed, stand_in
 from penstock.spark.positions import parse_time, sorted_offsets
 from penstock.spark.schema import COLUMNS, message_schema
-from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,13 +219,10 @@ class TopicTables:
         }
         if self.places.on_gap == "report":
             options["gapTable"] = self.places.gap_table
-        reader = messages_reader(self.spark)
         if self.places.store:
-            frame = reader.options(**options).load(str(Path(self.places.store).absolute()))
-        else:
-            options |= {"nameserver": self.places.nameserver, **access_options(self.places.access)}
-            frame = reader.options(**options).load()
-        return frame.select(*columns)
+            return messages(self.spark, Path(self.places.store).absolute(), **options)
+        options |= {"nameserver": self.places.nameserver, **access_options(self.places.access)}
+        return messages(self.spark, **options)
 
     # -- what is where ---------------------------------------------------------------------------------------
 
