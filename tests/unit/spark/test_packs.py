@@ -7,7 +7,7 @@ from pyspark.sql.types import StructField, StructType
 from penstock.errors import OptionError
 from penstock.spark.batches import arrow_schema
 from penstock.spark.options import ReadOptions
-from penstock.spark.packs import BASE, ENDS, STARTS, check_pack_schema, messages, pack_schema, packed
+from penstock.spark.packs import BASE, ENDS, SIZE, STARTS, check_pack_schema, messages, pack_schema, packed
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL
 
 NAMES = ("queue_id", "body", "tags")
@@ -63,6 +63,18 @@ def test_batches_of_other_sizes_and_parts_of_batches_are_packed_as_they_are():
     assert [row for part in made for row in rows(part)] == plain(whole)
     assert made[-1].num_rows == 0
     assert len({part.schema for part in made}) == 1
+
+
+def test_large_bodies_make_packs_of_few_messages():
+    """A pack that no cache holds is slower than rows."""
+    sizes = [0, SIZE // 4, SIZE // 4, SIZE // 4, SIZE // 4, 0, 3 * SIZE - 1, 1]
+    columns = [pa.array(range(8), pa.int32()), pa.array([bytes(size) for size in sizes]), pa.array(["T"] * 8)]
+    given = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(NAMES))
+    (made,) = packed([given])
+    assert [len(pack) for pack in made.column("queue_id").to_pylist()] == [2, 2, 2, 2], "by their mean size"
+    assert rows(made) == plain(given)
+    (huge,) = packed([given.slice(6, 1)])
+    assert rows(huge) == plain(given)[6:7]
 
 
 def test_bodies_are_not_copied():
