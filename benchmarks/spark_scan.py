@@ -304,10 +304,15 @@ class Bench:
             lambda: self.aggregated(self.table("queue_id", "body")),
         )
         self.case(
+            "to Parquet, rows vs Parquet",
+            lambda: self.copied(self.log()),
+            lambda: self.copied(self.table()),
+            TARGETS["parquet", self.body_size],
+        )
+        self.case(
             "to Parquet vs Parquet",
             lambda: self.copied(self.packs()),
             lambda: self.copied(self.table()),
-            TARGETS["parquet", self.body_size],
         )
         self.case(
             "count, one column vs Parquet",

@@ -24,6 +24,7 @@ from penstock.errors import OptionError
 from penstock.spark.access_options import access_options
 from penstock.spark.packs import messages
 from penstock.spark.positions import OTHERS
+from penstock.spark.session import messages_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -225,11 +226,12 @@ def open_source(
 
 
 def reader_of(spark: SparkSession, source: Source, ranges: Ranges, *, on_gap: str = "fail") -> Read:
-    """A source whose ranges were fixed before, as by a replay that goes on."""
+    """A source whose ranges were fixed before, as by a replay that goes on. Who reads it writes whole messages
+    elsewhere: Spark makes rows of them in any case, so packs would be one step more."""
     if source.kind == "log":
-        return _reader(spark, ranges, {**_cluster(source), "onGap": on_gap})
+        return _reader(spark, ranges, {**_cluster(source), "onGap": on_gap}, in_packs=False)
     if source.kind == "store":
-        return _reader(spark, ranges, {"onGap": on_gap}, source.path)
+        return _reader(spark, ranges, {"onGap": on_gap}, source.path, in_packs=False)
     from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
 
     return _archive_reader(spark, ArchiveSnapshot.open(source.path), source, {key.topic for key in ranges})
@@ -275,7 +277,9 @@ def _cluster(source: Source) -> dict[str, str]:
     return {"nameserver": source.nameserver, **access_options(source.access)}
 
 
-def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], path: str = "") -> Read:
+def _reader(
+    spark: SparkSession, ranges: Ranges, options: Mapping[str, str], path: str = "", *, in_packs: bool = True
+) -> Read:
     topics = ",".join(sorted({key.topic for key in ranges}))
 
     def read(columns: Sequence[str], part: Ranges | None = None) -> DataFrame:
@@ -284,15 +288,17 @@ def _reader(spark: SparkSession, ranges: Ranges, options: Mapping[str, str], pat
         if not ranges:
             return spark.createDataFrame([], message_schema(columns))
         wanted = ranges if part is None else part
-        return messages(
-            spark,
-            path,
-            topic=topics,
-            columns=list(columns),
-            startingPosition=positions_json({k: r[0] for k, r in wanted.items()}),
-            endingPosition=positions_json({k: r[1] for k, r in wanted.items()}),
+        given = {
             **options,
-        )
+            "topic": topics,
+            "columns": ",".join(columns),
+            "startingPosition": positions_json({k: r[0] for k, r in wanted.items()}),
+            "endingPosition": positions_json({k: r[1] for k, r in wanted.items()}),
+        }
+        if in_packs:
+            return messages(spark, path, **given)
+        reader = messages_reader(spark).options(**given)
+        return reader.load(path) if path else reader.load()
 
     return read
 
