@@ -11,12 +11,12 @@ import pytest
 
 import penstock
 from penstock.client.staging import Staging
-from penstock.errors import PenstockError
+from penstock.errors import ConnectError, PenstockError
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
-from tests.fault.server_processes import ServerProcess
+from tests.fault.server_processes import ServerProcess, broker
 from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
 
 STEPS = ["begun 1", "copied 1", "copied 5", "all copied 1", "done 1", "released 1", "safe 1"]
@@ -126,3 +126,38 @@ def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> Non
             assert set(eye.seen) <= {ROWS * batches for batches in range(len(STEPS) + 1)}
             assert eye.seen[-1] == ROWS * len(STEPS)
         found.assert_equal_logs()
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.invariant("I1")
+@pytest.mark.timeout(120)
+def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path) -> None:
+    """The home is a lone broker. The set that was told of it loses its master, then the home goes: who asks the new
+    master hears of the home, and publishes nowhere else. Back again, the home answers that the batch is there."""
+    with (
+        broker_set(tmp_path / "set") as found,
+        broker(tmp_path / "lone", found.names.address, "--name", "lone") as lone,
+    ):
+        create_topic(found)
+        with Staging(found.names.address) as staging:
+            query = next(name for name in map(str, range(100)) if staging.home(name, TOPIC).broker == "lone")
+            untold = staging.home(query, TOPIC).untold
+            assert untold == (NAME,)
+            handle = staging.stage("lone", [(TOPIC, QUEUES)], items(0, 0, 15), 15)
+            staging.publish("lone", query, 0, [handle], topic=TOPIC, tell=untold)
+        master = found.master()
+        epoch = found.wait(3).master_epoch
+        master.kill()
+        assert found.master(epoch=epoch + 1) is not master
+        lone.kill()
+        with (
+            Staging(found.names.address, retry_ms=3_000) as staging,
+            pytest.raises(ConnectError, match=r"'lone', which has no master.*nothing is written elsewhere"),
+        ):
+            staging.home(query, TOPIC)
+        lone.start()
+        with Staging(found.names.address) as staging:
+            home = staging.home(query, TOPIC)
+            assert (home.broker, home.untold) == ("lone", ())
+            again = staging.stage("lone", [(TOPIC, QUEUES)], items(0, 0, 15), 15)
+            assert staging.publish("lone", query, 0, [again], topic=TOPIC).already
