@@ -161,20 +161,24 @@ class _Packer:
 
 
 def unpacked(packs: DataFrame) -> DataFrame:
-    """The messages of packs, a row each."""
+    """The messages of packs, a row each.
+
+    Spark likes to move an expression up into what uses it. Under a Python function that would be fatal: it keeps its
+    input rows until Python has answered, and those would then be whole packs, one for each message. What is not
+    deterministic is never moved, so every column has a part that Spark takes for that; it is always 0.
+    """
     from pyspark.sql import functions
 
     names = check_columns(name for name in packs.columns if name not in (STARTS, ENDS, BASE))
-    # What is exploded is at hand as a value, so a column that the query wants anyway costs nothing more.
-    driver = STARTS if BODY in names else names[0]
-    exploded = packs.select("*", functions.posexplode(driver).alias("_at", "_value"))
-    value, columns = functions.col("_value"), []
+    exploded = packs.select(
+        "*", functions.posexplode(STARTS if BODY in names else names[0]).alias("_at", "_value")
+    )
+    stays = "0 * spark_partition_id()"
+    columns = []
     for name in names:
         if name == BODY:
-            body = f"substring({BODY}, _value - {BASE} + 1, {ENDS}[_at] - _value)"
-            columns.append(functions.expr(body).alias(BODY))
-        elif name == driver:
-            columns.append(value.alias(name))
+            value = f"substring({BODY}, _value - {BASE} + 1 + {stays}, {ENDS}[_at] - _value)"
         else:
-            columns.append(functions.expr(f"{name}[_at]").alias(name))
+            value = f"{name}[_at + {stays}]"
+        columns.append(functions.expr(value).alias(name))
     return exploded.select(*columns)

@@ -120,8 +120,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._wait_for_news(tracker, start)
         else:
             known = tracker.known_ranges()
+            # Spark asks where to stop before it asks for the start, so `latest` may lie behind it: the queue did not
+            # get shorter, unless what it has now says so.
             ranges = {
-                queue.key: item._replace(max=self._target[queue.key])
+                queue.key: item._replace(
+                    max=max(self._target[queue.key], min(item.max, start.get(queue.key, 0)))
+                )
                 for queue, item in known.items()
                 if queue.key in self._target
             }

@@ -1,6 +1,7 @@
 """`penstock.spark.messages`: the rows of the source, handed over in packs."""
 
 import json
+import re
 
 import pytest
 from pyspark.errors import PySparkException
@@ -106,6 +107,25 @@ def test_queries_that_use_a_part_of_the_columns(spark, node, topic):
         twice = frame.alias("a").join(frame.alias("b"), ["queue_id", "queue_offset"]).count()
         answers.append((by_tag, twice, frame.select(F.bit_xor(F.xxhash64("body"))).first()[0]))
     assert answers[0] == answers[1]
+
+
+def test_python_functions_get_messages_and_not_packs(spark, node, topic):
+    """Spark keeps the input rows of a Python function, on disk if need be: with packs in them 200 kB a message."""
+    options, path = where(node, topic, "store")
+    length = F.udf(lambda text: len(text or ""), "int")
+    found = penstock.spark.messages(spark, path, columns=["tags", "keys", "body"], **options)
+    for query in (
+        found.select(length("body")),
+        found.select("tags", length("keys")),
+        found.where(length("keys") > 1).select("body"),
+        found.where("tags = 'A'").select(length("body"), "keys"),
+    ):
+        plan = query._jdf.queryExecution().executedPlan().toString()
+        below = plan[plan.index("EvalPython") :].splitlines()[1]
+        assert "Project [" in below or "Filter (" in below, plan
+        assert not re.search(r"EvalPython[^\n]*(substring|_at)", plan), plan
+        assert "Generate" not in below, plan
+    assert found.select(F.sum(length("body"))).first()[0] == found.select(F.sum(F.length("body"))).first()[0]
 
 
 def test_rows_without_ansi_rules_are_the_same(spark, node, topic):

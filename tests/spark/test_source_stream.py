@@ -176,6 +176,22 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(node, position):
     assert plans[0] == plans[1] == [(0 if position == "earliest" else 3, 7)] * 2
 
 
+def test_messages_that_come_while_a_run_from_latest_starts_are_no_gap(node):
+    """With AvailableNow Spark asks where to stop first, and for the start then: between the two a producer sends."""
+    topic = node.topic("between", 1)
+    fill(node, topic, 1, 10)
+    options = ReadOptions.parse({"nameserver": node.address, "topic": topic, "startingPosition": "latest"})
+    reader = PenstockStreamReader(options, Selection(("body",), frozenset()))
+    try:
+        reader.prepareForTriggerAvailableNow()
+        fill(node, topic, 1, 2, start=10)
+        start = reader.initialOffset()
+        assert start == {f"{topic}/test-broker/0": 12}
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    finally:
+        reader.stop()
+
+
 def test_a_first_batch_without_messages_leaves_the_offsets_as_they_are(node):
     topic = node.topic("idle", 1)
     options = ReadOptions.parse({"nameserver": node.address, "topic": topic})
