@@ -117,10 +117,8 @@ class Bench:
         target: float | None,
     ) -> None:
         for _ in range(2):
-            (
-                act(self.live(columns)),
-                act(other(columns)),
-            )  # Both sides warm: the JVM has compiled what it runs.
+            # Both sides warm: the JVM has compiled what it runs.
+            act(self.live(columns)), act(other(columns))
         busy = self.server.cpu_s
         figure = compare(
             f"live {name} vs {rival}, {self.body_size} B",

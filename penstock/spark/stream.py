@@ -174,6 +174,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explaining()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[LivePartition]:
         tracker = self._started()
+        if start == end:
+            return []  # nothing, also where the end tells of a beginning: that is of the batch before
         stop, began = split_beginning(end)
         begin = began or split_beginning(start)[0]
         slices = check_beginnings(tracker.slices(begin, stop), tracker.known_ranges(), self._gaps)

@@ -204,6 +204,8 @@ def test_a_first_batch_without_messages_leaves_the_offsets_as_they_are(node):
         assert end == {f"^{topic}/test-broker/0": 0, f"{topic}/test-broker/0": 1}
         assert list(end) == sorted(end)
         assert reader.latestOffset(end, ReadAllAvailable()) == end, "the same text: nothing new for Spark"
+        assert len(reader.partitions(start, end)) == 1
+        assert reader.partitions(end, end) == [], "the first batch is not read once more"
     finally:
         reader.stop()
 
