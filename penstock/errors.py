@@ -58,6 +58,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def install_hint(extra: str) -> str:
+    """How to install an optional part of Penstock. No package index has Penstock, so it comes from a clone."""
+    return f"in a clone of Penstock: pip install '.[{extra}]'"
+
+
 class PenstockError(Exception):
     """Base class: `message` says what happened, `hint` what to do next."""
 

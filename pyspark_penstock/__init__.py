@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
+from penstock.errors import install_hint
+
 try:
     from penstock.spark.source import PenstockDataSource as DefaultSource
 except ModuleNotFoundError as error:
@@ -20,7 +22,7 @@ except ModuleNotFoundError as error:
         """Stands in for the source where something that it needs is not installed."""
 
         def __init__(self, options: dict[str, str]) -> None:
-            raise ModuleNotFoundError(f"{_missing} is not installed: pip install 'penstock[spark]'")
+            raise ModuleNotFoundError(f"{_missing} is not installed: {install_hint('spark')}")
 
         @classmethod
         def name(cls) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.cli.dlq_tables import in_parts, letter_json
-from penstock.errors import CodecError, OptionError
+from penstock.errors import CodecError, OptionError, install_hint
 
 if TYPE_CHECKING:
     from penstock.client.dead_letters import DeadLetter
@@ -70,7 +70,7 @@ def _write_parquet(letters: Iterable[DeadLetter], path: str) -> int:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise OptionError(
-            "Parquet needs pyarrow", "install penstock[spark], or use --format jsonl"
+            "Parquet needs pyarrow", f"{install_hint('spark')}; or use --format jsonl"
         ) from error
     moment = pa.timestamp("ms", tz="UTC")
     schema = pa.schema(

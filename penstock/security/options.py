@@ -15,7 +15,7 @@ class AccessOptions:
     # Whether requests are checked at all. From then on whatever no policy allows is refused (aclEnable,
     # authenticationEnabled and authorizationEnabled).
     enabled: bool = False
-    # The users: a plain_acl.yml of RocketMQ 4.9 (needs penstock[acl]) or a TOML file of Penstock's own form, told
+    # The users: a plain_acl.yml of RocketMQ 4.9 (needs the extra `acl`) or a TOML file of Penstock's own form, told
     # apart by their ending. Read again when it changes. Empty: access.toml in the data directory.
     users_file: str = ""
     # How often is looked whether the file has changed.

@@ -13,14 +13,14 @@
 
 Rules: YAML's plainest loader, which makes no objects, without anchors (a few lines of them become gigabytes), and
 with limits on size and depth. An unknown key of an account is an error: it may be a slip in one that forbids. PyYAML
-is an extra (`penstock[acl]`), imported when such a file is read.
+is an extra (`acl`), imported when such a file is read.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.errors import OptionError
+from penstock.errors import OptionError, install_hint
 from penstock.security.policy import Action, Entry, Kind, Pattern
 from penstock.security.users import User, Users
 
@@ -67,7 +67,7 @@ def _load(data: bytes, origin: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise OptionError(f"{origin}: reading YAML needs PyYAML", "install penstock[acl]") from error
+        raise OptionError(f"{origin}: reading YAML needs PyYAML", install_hint("acl")) from error
     if len(data) > FILE_BYTES_MAX:
         raise OptionError(f"{origin}: {len(data)} bytes", f"at most {FILE_BYTES_MAX} are read")
     try:

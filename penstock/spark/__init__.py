@@ -15,7 +15,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, install_hint
 
 if TYPE_CHECKING:
     from penstock.client.access import Access
@@ -79,7 +79,7 @@ def needs_extra(error: ModuleNotFoundError) -> Exception:
     """The error to raise for a module that is missing: what to install where it is part of the extra."""
     if (error.name or "").partition(".")[0] not in _EXTRA:
         return error
-    return PenstockError(f"{error.name} is not installed", "pip install 'penstock[spark]'")
+    return PenstockError(f"{error.name} is not installed", install_hint("spark"))
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, install_hint
 
 # What the server needs; without snappy it listens and never serves.
 _JARS = ("zookeeper-3", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
@@ -218,12 +218,12 @@ def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
 def _class_path() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise PenstockError("pyspark is not installed, whose jars hold ZooKeeper", "install penstock[spark]")
+        raise PenstockError("pyspark is not installed, whose jars hold ZooKeeper", install_hint("spark"))
     jars = Path(spec.origin).parent / "jars"
     found = [next(jars.glob(f"{name}*.jar"), None) for name in _JARS]
     lacking = [name for name, jar in zip(_JARS, found, strict=True) if jar is None]
     if lacking:
-        raise PenstockError(f"pyspark's jars lack {', '.join(lacking)}", "install penstock[spark]")
+        raise PenstockError(f"pyspark's jars lack {', '.join(lacking)}", install_hint("spark"))
     return os.pathsep.join(str(jar) for jar in found)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -365,6 +366,21 @@ def test_everything_that_verify_reports_is_explained() -> None:
     explained = kinds_explained("What verify reports")
     assert kinds - explained - kinds_explained("Findings") == set()
     assert explained - kinds == set()
+
+
+SOURCES = [*(ROOT / "penstock").rglob("*.py"), *(ROOT / "pyspark_penstock").rglob("*.py")]
+
+
+def test_extras_are_installed_from_a_clone() -> None:
+    """No package index has Penstock: `pip install 'penstock[spark]'` cannot work, `pip install '.[spark]'` does."""
+    extras = set(tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]["optional-dependencies"])
+    found: set[str] = set()
+    for path in (*PAGES, *SOURCES):
+        text = text_of(path)
+        assert not re.search(r"\bpenstock\[\w+\]|pip install '?penstock", text), path
+        found |= set(re.findall(r"pip install '\.\[(\w+)\]'|install_hint\([\"'](\w+)[\"']\)", text))
+    named = {name for pair in found for name in pair if name}
+    assert {"spark", "zookeeper", "acl"} <= named <= extras
 
 
 @each_page

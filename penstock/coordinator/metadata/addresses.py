@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from penstock.coordinator.metadata.port import MetadataStore
 from penstock.coordinator.metadata.zookeeper_options import ZooKeeperOptions
-from penstock.errors import OptionError
+from penstock.errors import OptionError, install_hint
 from penstock.runtime import Runtime
 
 _HINT = "write sqlite:PATH or zookeeper:HOST:PORT,HOST:PORT[/ROOT]"
@@ -36,7 +36,7 @@ def metadata_store(
             from penstock.coordinator.metadata.zookeeper import ZooKeeperMetadata
         except ModuleNotFoundError as error:
             raise OptionError(
-                f"{address} needs the package {error.name}", "install penstock[zookeeper]"
+                f"{address} needs the package {error.name}", install_hint("zookeeper")
             ) from error
         return ZooKeeperMetadata(options, runtime)
     raise OptionError(f"{address!r} is no address of a metadata store", _HINT)

@@ -30,6 +30,7 @@ from penstock.errors import (
     NotEmptyError,
     OptionError,
     VersionConflictError,
+    install_hint,
 )
 from penstock.runtime import Runtime
 
@@ -297,6 +298,6 @@ def zookeeper_offset_storage(
         from penstock.coordinator.metadata.zookeeper import ZooKeeperMetadata
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"offsets in ZooKeeper need the package {error.name}", "install penstock[zookeeper]"
+            f"offsets in ZooKeeper need the package {error.name}", install_hint("zookeeper")
         ) from error
     return OffsetStorage(ZooKeeperMetadata(options.zookeeper(), runtime), broker_id, options)

@@ -105,7 +105,7 @@ def test_without_pyspark_a_command_says_what_to_install(file: Path) -> None:
         )
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1, done.stderr
-        assert "pip install 'penstock[spark]'" in done.stderr
+        assert "pip install '.[spark]'" in done.stderr
 
 
 # -- options -------------------------------------------------------------------------------------------------------

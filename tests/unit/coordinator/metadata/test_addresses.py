@@ -58,6 +58,6 @@ def test_without_kazoo_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         return real_import(name, *arguments, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(OptionError, match=r"penstock\[zookeeper\]"):
+    with pytest.raises(OptionError, match=r"pip install '\.\[zookeeper\]'"):
         metadata_store("zookeeper:a:1")
     assert metadata_store("sqlite:x").address == "sqlite:x"
