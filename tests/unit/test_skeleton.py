@@ -42,10 +42,6 @@ OUTSIDE_WORLD = {
     "socket.create_connection": "network",
 }
 
-LINES_MAX = 500
-# Files over the limit, with the size they may not exceed. A number here only ever goes down.
-LARGER_FILES: dict[str, int] = {}
-
 
 def project() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -182,20 +178,6 @@ def test_outside_names_are_seen_through_aliases(source: str, name: str) -> None:
 def test_doors_of_our_own_are_not_taken_for_the_outside_world() -> None:
     source = "import time\ndisk.open('x'); self.time(); clock.time.time(); time.gmtime(0)"
     assert list(outside_names(ast.parse(source))) == []
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_stay_readable_in_one_sitting(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    limit = LARGER_FILES.get(str(path.relative_to(ROOT)), LINES_MAX)
-    assert lines <= limit, "ask which reason to change is hiding, and split along it"
-
-
-def test_exceptions_to_the_size_limit_are_still_needed() -> None:
-    for name, limit in LARGER_FILES.items():
-        lines = len((ROOT / name).read_text(encoding="utf-8").splitlines())
-        assert lines > LINES_MAX, f"{name} is below the limit now: take it off the list"
-        assert lines == limit, f"{name} shrank: write {lines} in the list"
 
 
 def test_every_hot_module_is_listed_or_has_a_compiled_twin() -> None:
