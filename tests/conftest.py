@@ -21,7 +21,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from penstock.runtime.disk import DiskUsage, SystemDisk
 from tests import proofs
+from tests.disk_limits import NO_DISK_LIMITS
 
 PURE_ASKED = os.environ.get("PENSTOCK_PURE") == "1"
 EXPECTED_FORM = os.environ.get("PENSTOCK_EXPECT") or ("pure" if PURE_ASKED else "compiled")
@@ -84,6 +86,29 @@ def first_uvloop() -> None:
     except ImportError:
         return
     uvloop.new_event_loop().close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def roomy_disk() -> Iterator[None]:
+    """No test depends on how full this machine's disk is.
+
+    A store deletes segments and refuses writes when the disk is nearly full. Here the real disk reports at most half
+    of its space as used, and servers that tests start get limits of 100 percent. A test about a full disk brings its
+    own (`FaultyDisk.usage_override`).
+    """
+    real = SystemDisk.usage
+
+    def usage(disk: SystemDisk, path: Path) -> DiskUsage:
+        found = real(disk, path)
+        return DiskUsage(
+            found.total, min(found.used, found.total // 2), max(found.available, found.total // 2)
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemDisk, "usage", usage)
+        for name, percent in NO_DISK_LIMITS.items():
+            patch.setenv(f"PENSTOCK_STORE_{name.upper()}", str(percent))
+        yield
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from penstock.message import StoredMessage
 from penstock.store import MessageStore, StoreOptions
+from tests.disk_limits import NO_DISK_LIMITS
 from tests.fault.operation_history import Group, History, Outcome, Place, Send, properties_of
 from tests.fault.store_checks import audit, body_of, read_queue, serial_of
 
@@ -27,10 +28,7 @@ KEYS_LOOKED_UP = 100
 STORE = StoreOptions(
     segment_size_bytes=4 << 20,
     queue_file_entries=2_000,
-    disk_max_used_percent=100,
-    disk_clean_forcibly_percent=100,
-    disk_refuse_writes_percent=100,
-    disk_warning_percent=100,
+    **NO_DISK_LIMITS,
 )
 
 

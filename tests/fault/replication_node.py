@@ -24,6 +24,7 @@ from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.loop_flush import LoopFlusher
+from tests.disk_limits import NO_DISK_LIMITS
 from tests.unit.replication.store_pair import message
 
 GROUP = 4
@@ -34,6 +35,7 @@ STORE = {
     "index_slots": 1_000,
     "index_entries": 20_000,
     "max_message_size_bytes": 64 * 1024,
+    **NO_DISK_LIMITS,
 }
 OPTIONS = ReplicationOptions(
     rejoin_interval_ms=50, review_interval_ms=20, in_sync_lag_ms_max=2_000, wait_interval_ms=200

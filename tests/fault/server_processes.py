@@ -176,15 +176,11 @@ def name_server(folder: Path) -> ServerProcess:
 
 
 def broker(folder: Path, name_servers: str, *arguments: str, flush: str = "sync") -> ServerProcess:
-    """A broker that the machine's own disk use cannot disturb."""
+    """A broker with small segments."""
     settings = {
         "store.flush_mode": flush,
         "store.segment_size_bytes": str(4 << 20),
         "store.queue_file_entries": "2000",
-        "store.disk_max_used_percent": "100",
-        "store.disk_clean_forcibly_percent": "100",
-        "store.disk_refuse_writes_percent": "100",
-        "store.disk_warning_percent": "100",
     }
     pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return ServerProcess("broker", folder, "--nameserver", name_servers, *pairs, *arguments)
@@ -203,13 +199,15 @@ def cluster(
         yield names, node
 
 
-def wait_known(name_servers: str, timeout_s: float = 20.0) -> float:
-    """Wait until a name server knows the broker, which answers before it is registered; the seconds."""
+def wait_known(name_servers: str, *names: str, timeout_s: float = 20.0) -> float:
+    """Wait until a name server knows the masters of the named brokers, which answer before they are registered, or
+    any broker if none is named; the seconds."""
     started = time.monotonic()
     with penstock.Admin(name_servers) as admin:
         while True:
             status = admin.cluster_status()
-            if status.brokers and not any(found.error for found in status.brokers):
+            masters = {found.name for found in status.brokers if found.broker_id == 0}
+            if masters.issuperset(names) and masters and not any(found.error for found in status.brokers):
                 return time.monotonic() - started
             assert time.monotonic() - started < timeout_s, status
             time.sleep(0.02)

@@ -18,6 +18,7 @@ from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.store.audit import LogAudit
 from penstock.store.findings import Findings
 from penstock.testing import FaultyDisk, ManualClock
+from tests.disk_limits import NO_DISK_LIMITS
 
 TOPICS = ("orders", "payments", "%RETRY%billing")
 QUEUES = 2
@@ -34,10 +35,7 @@ def small_options(**changes: Any) -> StoreOptions:
         "max_message_size_bytes": 2048,
         "flush_mode": FlushMode.SYNC,
         "sync_flush_timeout_ms": 120_000,
-        "disk_max_used_percent": 100,
-        "disk_clean_forcibly_percent": 100,
-        "disk_refuse_writes_percent": 100,
-        "disk_warning_percent": 100,
+        **NO_DISK_LIMITS,
         "scrub_bytes_per_second": 0,
         "file_reserved_hours": 10_000,
     }

@@ -16,7 +16,7 @@ from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
-from tests.fault.server_processes import ServerProcess, broker
+from tests.fault.server_processes import ServerProcess, broker, wait_known
 from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
 
 STEPS = ["begun 1", "copied 1", "copied 5", "all copied 1", "done 1", "released 1", "safe 1"]
@@ -55,15 +55,11 @@ def stage(staging: Staging, batch: int) -> list[penstock.client.staging.Handle]:
     ]
 
 
-def create_topic(found: BrokerSet) -> None:
-    deadline = time.monotonic() + 20
+def create_topic(found: BrokerSet, *others: str) -> None:
+    """Create the topic at the set and at other brokers, once the name server knows their masters."""
+    wait_known(found.names.address, NAME, *others)
     with penstock.Admin(found.names.address) as admin:
-        while True:
-            try:
-                return admin.create_topic(TOPIC, queues=QUEUES)
-            except PenstockError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        admin.create_topic(TOPIC, queues=QUEUES)
 
 
 def check_rows(address: str, batches: int, timeout_s: float = 30) -> None:
@@ -138,7 +134,7 @@ def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path
         broker_set(tmp_path / "set") as found,
         broker(tmp_path / "lone", found.names.address, "--name", "lone") as lone,
     ):
-        create_topic(found)
+        create_topic(found, "lone")
         with Staging(found.names.address) as staging:
             query = next(name for name in map(str, range(100)) if staging.home(name, TOPIC).broker == "lone")
             untold = staging.home(query, TOPIC).untold

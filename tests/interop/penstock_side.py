@@ -18,6 +18,7 @@ from penstock.message import HostAddress, Message, encode_properties
 from penstock.message import StoredMessage as PenstockMessage
 from penstock.store import GetStatus, MessageStore, StoreOptions
 from penstock.store.audit import AuditTotals, LogAudit
+from tests.disk_limits import NO_DISK_LIMITS
 from tests.interop.java_messages import (
     SMALL_SIZES,
     BatchSpec,
@@ -35,9 +36,7 @@ OPTIONS = StoreOptions(
     index_slots=SMALL_SIZES.index_slots,
     index_entries=SMALL_SIZES.index_entries,
     max_message_size_bytes=256 << 10,
-    disk_max_used_percent=100,
-    disk_clean_forcibly_percent=100,
-    disk_refuse_writes_percent=100,
+    **NO_DISK_LIMITS,
 )
 GROUP_SIZE = 32
 SINGLE_EVERY = 7

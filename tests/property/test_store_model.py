@@ -19,6 +19,7 @@ from penstock.message import Message, encode_properties
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, GetStatus, MessageStore, StoreOptions
 from penstock.testing.clock import ManualClock
+from tests.disk_limits import NO_DISK_LIMITS
 
 TOPICS = ("orders", "payments", "%RETRY%group")
 pytestmark = [pytest.mark.invariant("I2"), pytest.mark.invariant("I3"), pytest.mark.invariant("I4")]
@@ -49,10 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
             max_message_size_bytes=2048,
             flush_mode=FlushMode.SYNC if sync else FlushMode.ASYNC,
             seal_records=seal,
-            disk_max_used_percent=100,
-            disk_clean_forcibly_percent=100,
-            disk_refuse_writes_percent=100,
-            disk_warning_percent=100,
+            **NO_DISK_LIMITS,
         )
         self.model: dict[tuple[str, int], list[tuple[bytes, dict[str, str]]]] = {}
         # Where the log has each message, learnt when it is first read; and where the log begins.

@@ -28,19 +28,12 @@ from penstock.client.producer import Producer
 from penstock.nameserver import NameServer
 from penstock.remoting import RemotingServer
 from penstock.store import MessageStore
+from tests.disk_limits import NO_DISK_LIMITS
 
 ROOT = Path(__file__).resolve().parents[3]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}
 # The disk of a test machine may be as full as it likes.
-ROOMY = [
-    f"--set=store.{name}=100"
-    for name in (
-        "disk_max_used_percent",
-        "disk_clean_forcibly_percent",
-        "disk_refuse_writes_percent",
-        "disk_warning_percent",
-    )
-]
+ROOMY = [f"--set=store.{name}={percent}" for name, percent in NO_DISK_LIMITS.items()]
 SMALL = [*ROOMY, "--set=store.segment_size_bytes=16M", "--set=store.index_slots=10000"]
 
 

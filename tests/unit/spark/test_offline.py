@@ -21,15 +21,14 @@ from penstock.spark.offline_files import OfflinePartition, QueueRange
 from penstock.spark.schema import COLUMNS
 from penstock.store import MessageStore, StoreOptions
 from penstock.testing import ManualClock
+from tests.disk_limits import NO_DISK_LIMITS
 
 OPTIONS = StoreOptions(
     segment_size_bytes=16 << 10,
     queue_file_entries=50,
     index_enabled=False,
     max_message_size_bytes=8 << 10,
-    disk_max_used_percent=100,
-    disk_clean_forcibly_percent=100,
-    disk_refuse_writes_percent=100,
+    **NO_DISK_LIMITS,
 )
 START_MS = 1_700_000_000_000
 
