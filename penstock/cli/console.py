@@ -7,6 +7,7 @@ Text goes into rich as `Text`, never as markup, after `escaping.printable`.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,7 +15,15 @@ from datetime import UTC, datetime
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -45,23 +54,45 @@ def progress_bar(title: str) -> Iterator[Update]:
     """A bar on standard error for work that is told as (bytes done, bytes in all); nothing off a terminal."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _progress(console, *columns) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+class _RateColumn(ProgressColumn):
+    """Steps per second; empty until two updates have shown one."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+
 @contextmanager
-def counting(title: str) -> Iterator[Callable[[int], None]]:
-    """A count and its rate on standard error, for work whose end is not known; nothing off a terminal."""
+def counting(title: str, *, printing: bool = False) -> Iterator[Callable[[int], None]]:
+    """A count and its rate on standard error, for work whose end is not known; nothing off a terminal.
+
+    `printing`: the work writes lines to standard output. On the same terminal they show the progress, and a count
+    would get between them.
+    """
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (
         TextColumn("{task.description}"),
         TextColumn("{task.completed:,.0f}"),
-        TextColumn("{task.speed:,.0f}/s"),
+        _RateColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _progress(console, *columns, hidden=printing and sys.stdout.isatty()) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done: bar.update(task, completed=done)
+
+
+def _progress(console: Console, *columns: ProgressColumn, hidden: bool = False) -> Progress:
+    # rich would send standard output to standard error meanwhile, in lines of the terminal's width.
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        disable=hidden or not console.is_terminal,
+    )
 
 
 # -- values ------------------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def redrive(
     from penstock.cli.dlq_tables import Tally, result_json, result_line
 
     tally = Tally()
-    with administering(cluster) as admin, counting("redriving") as progress:
+    with administering(cluster) as admin, counting("redriving", printing=True) as progress:
         results: Iterator[RedriveResult] = admin.dead_letters.redrive(
             group, to=to, rate=rate or 0, dry_run=dry_run, wait_s=wait, **chosen
         )
@@ -219,14 +219,15 @@ def export(
 ) -> int:
     """Write the dead letters of GROUP to FILE, - for standard output.
 
-    Parquet needs the extra `penstock[spark]`. A file that is there already is replaced, when all of it is written.
+    Parquet needs the extra `spark`: in a clone, `pip install '.[spark]'`. An existing file is replaced when all of
+    the new one is written.
     """
     from penstock.cli.console import counting
     from penstock.cli.dlq_export import exported
 
     if form is None:
         form = "parquet" if path.endswith(".parquet") else "jsonl"
-    with administering(cluster) as admin, counting("exporting") as progress:
+    with administering(cluster) as admin, counting("exporting", printing=path == "-") as progress:
         count = exported(admin.dead_letters.read(group, **chosen), path, form, progress)
     if path != "-":
         from penstock.cli.console import count_text

@@ -105,7 +105,7 @@ def produce(
             durability=durability or "",
             idempotent=idempotent,
         )
-        with producer, _progress() as told:
+        with producer, _progress(as_json) as told:
             work = _Sending(producer, as_json, told)
             if batch:
                 work.run(_batches(producer, topic, bodies, batch, queue_key, parts))
@@ -223,10 +223,10 @@ def result_json(result: SendResult) -> dict[str, object]:
     return told
 
 
-def _progress() -> AbstractContextManager[Callable[[int], None]]:
+def _progress(as_json: bool) -> AbstractContextManager[Callable[[int], None]]:
     """Counts on a terminal; not while someone types there."""
     if not sys.stderr.isatty() or sys.stdin.isatty():
         return nullcontext(lambda sent: None)
     from penstock.cli.console import counting
 
-    return counting("Sending")
+    return counting("Sending", printing=as_json)
