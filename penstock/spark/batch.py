@@ -1,11 +1,11 @@
 """Batch reads: what is covered is fixed once, divided into tasks, and read.
 
     snapshot      when `load()` makes the source: which queues, from which offset to which
-    partitions    when Spark plans an action: what filters leave of it, in tasks
+    partitions    when Spark plans an action: the snapshot, in tasks
     read          a task, on an executor: from brokers (`live`), or from the files of a store directory (`offline`)
 
 Rules: a DataFrame and all that are derived from it read one snapshot, however late they are planned. What retention
-deletes in between is a gap. Filters only leave out what they may; Spark applies them again.
+deletes in between is a gap. Spark applies the filters of a query.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from penstock.client.async_admin import is_internal_topic
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, QueueId
 from penstock.errors import OptionError, RouteNotFoundError
-from penstock.spark.filters import Restriction, restriction_of
 from penstock.spark.gaps import Gaps, reason_for
 from penstock.spark.live import LiveRead, check_beginnings, find_queues, row_bytes, shared_scan
 from penstock.spark.options import ReadOptions, near_names
@@ -34,7 +33,6 @@ from penstock.spark.settling import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
     from penstock.spark.batches import Damage
     from penstock.spark.offline import OfflineStore
@@ -85,26 +83,14 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._selection = selection
         self._taken = taken
-        self._restriction = Restriction()
         self._gaps = Gaps(options.on_gap, options.gap_table)
 
-    def _wanted(self, by_time: ByTime) -> list[QueueSlice]:
-        """What is left to read when filters and retention are done with it."""
-        if self._tags is None:
-            return []  # no message has two tags
-        slices = check_beginnings(self._taken.slices, dict(self._taken.ranges), self._gaps)
-        return self._restriction.narrow(slices, by_time)
+    def _wanted(self) -> list[QueueSlice]:
+        """What retention leaves of the snapshot."""
+        return check_beginnings(self._taken.slices, dict(self._taken.ranges), self._gaps)
 
     def _handed_over(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return packed(batches) if self._options.packed else batches
-
-    @property
-    def _tags(self) -> tuple[str, ...] | None:
-        return self._restriction.tags_with(self._options.tags)
-
-    @property
-    def _key(self) -> str:
-        return self._options.key or self._restriction.key
 
 
 # -- live --------------------------------------------------------------------------------------------------------
@@ -124,7 +110,7 @@ class LiveReader(BatchReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with explaining(), Scan(options.nameserver, retry_ms=0, **options.access.settings()) as scan:
-            slices = self._wanted(scan.offsets_by_time)
+            slices = self._wanted()
             size = ROW_BYTES if options.min_partitions else row_bytes(scan, slices)
         tasks = batch_tasks(slices, options.min_partitions, options.cores or cores(), size)
         settle()
@@ -135,7 +121,7 @@ class LiveReader(BatchReader):
             return iter(())  # Spark has one task with nothing to do where there is no partition
         options = self._options
         scan = shared_scan(options)
-        reading = LiveRead(scan, options, self._selection, self._gaps, self._tags or (), self._key)
+        reading = LiveRead(scan, options, self._selection, self._gaps, options.tags, options.key)
         return self._handed_over(reading.batches(partition.task))
 
 
@@ -158,7 +144,7 @@ class StoreReader(BatchReader):
 
         options = self._options
         with OfflineStore(options.path) as store:
-            slices = self._wanted(store_times(store))
+            slices = self._wanted()
             ranges = {(item.queue.topic, "", item.queue.queue_id): (item.start, item.end) for item in slices}
             total = sum(item.rows for item in slices)
             row_bytes = store.row_bytes(ranges)
@@ -178,8 +164,8 @@ class StoreReader(BatchReader):
             nullable=self._selection.nullable,
             rows=self._options.batch_rows,
             size=self._options.batch_bytes,
-            tags=self._tags or (),
-            key=self._key,
+            tags=self._options.tags,
+            key=self._options.key,
             verify=self._options.verify,
         )
         return self._handed_over(OfflineStore.read(partition.part, decoder, self._damaged))
@@ -217,22 +203,3 @@ def store_times(store: OfflineStore) -> ByTime:
         }
 
     return by_time
-
-
-# -- filters -----------------------------------------------------------------------------------------------------
-
-
-class PushdownLiveReader(LiveReader):
-    """The same where Spark hands over filters; a reader that has this method is refused where it does not."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self._restriction = restriction_of(filters)
-        return filters
-
-
-class PushdownStoreReader(StoreReader):
-    """The same for store directories."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self._restriction = restriction_of(filters)
-        return filters

@@ -80,8 +80,6 @@ class ReadOptions:
     batch_bytes: int = 8 << 20
     # Whether checksums are compared while decoding.
     verify: bool = True
-    # Batch: whether filters that Spark pushes may leave out what is read; see docs/spark/source.md before.
-    push_filters: bool = False
     # Bytes to ask a broker for at once; it may answer with less.
     pull_bytes: int = 4 << 20
     # How long a broker may be out of reach before a task fails, in milliseconds.
@@ -115,6 +113,9 @@ class ReadOptions:
         for name, text in others.items():
             lower = name.lower()
             if lower in _SPARKS_OWN or lower.startswith("spark."):
+                continue
+            if lower == _REMOVED:
+                _refuse_push_filters(str(text))
                 continue
             known = _BY_LOWER.get(lower)
             if known is None:
@@ -153,8 +154,6 @@ class ReadOptions:
             raise OptionError(
                 "there is a gapTable and nothing to write to it", 'add .option("onGap", "report")'
             )
-        if self.packed and self.push_filters:
-            raise OptionError("packed and pushFilters are both given", "packs have no filters: leave out one")
 
 
 # -- reading texts -----------------------------------------------------------------------------------------------
@@ -266,7 +265,6 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "batch_rows": ("batchRows", _number(1, 1 << 20)),
     "batch_bytes": ("batchBytes", _number(1024, 1 << 30)),
     "verify": ("verify", _flag),
-    "push_filters": ("pushFilters", _flag),
     "pull_bytes": ("pullBytes", _number(4096, 64 << 20)),
     "retry_ms": ("retryMs", _number(0, 86_400_000)),
     "discover_ms": ("discoverMs", _number(0, 3_600_000)),
@@ -274,6 +272,19 @@ _FORMS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 NAMES: dict[str, str] = {field: name for field, (name, _) in _FORMS.items()}
 _BY_LOWER = {name.lower(): (field, read) for field, (name, read) in _FORMS.items()}
 assert set(_FORMS) | {"access"} == {item.name for item in fields(ReadOptions)}
+
+
+# An option of earlier versions.
+_REMOVED = "pushfilters"
+
+
+def _refuse_push_filters(text: str) -> None:
+    """Raise unless it is off: Spark reused what one filter had planned for other scans of the same DataFrame."""
+    if _flag("pushFilters", text):
+        raise OptionError(
+            "the option pushFilters was removed: a DataFrame that was used twice had wrong rows",
+            "leave it out: Spark applies the filters. To read less, use tags, key, startingPosition, endingPosition",
+        )
 
 
 def _near(name: str) -> str:

@@ -43,7 +43,7 @@ def messages(spark: SparkSession, path: str | Path = "", **options: Any) -> Data
         messages(spark, nameserver="127.0.0.1:9876", topic="orders", columns=["tags", "body"])
 
     A list is written as the option wants it, with commas. The columns must be said here: Spark tells a Python source
-    nothing of those that a query uses. There is no `pushFilters` and no stream.
+    nothing of those that a query uses. There is no stream.
     """
     from penstock.spark.session import messages_reader
 

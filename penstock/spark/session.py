@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 WORKER_SITE = Path(__file__).with_name("worker_site")
 LOOPBACK = "127.0.0.1"
 TASK_ATTEMPTS = 4
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\s*(\d+))?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -44,7 +43,6 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 # Every master. Batches cross to Python and back through a socket: a unix-domain one saves 25 to 50 ms per task.
 EVERYWHERE = {
     "spark.python.unix.domain.socket.enabled": "true",
-    PUSHDOWN: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
     "spark.sql.session.timeZone": "UTC",
@@ -235,7 +233,7 @@ def _reuse(running: SparkSession, master: str | None, wanted: Mapping[str, str])
             f"a Spark session with master {has} is running in this process, not {master}",
             "stop it first (`spark.stop()`), or leave the master out",
         )
-    for name, value in {PUSHDOWN: "true", **wanted}.items():
+    for name, value in wanted.items():
         if running.conf.isModifiable(name):
             running.conf.set(name, value)
     return running

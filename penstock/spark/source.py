@@ -23,8 +23,6 @@ from penstock.errors import ClientError, OptionError, PenstockError
 from penstock.spark.batch import (
     BatchReader,
     LiveReader,
-    PushdownLiveReader,
-    PushdownStoreReader,
     Snapshot,
     StoreReader,
     snapshot,
@@ -43,9 +41,6 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-# Spark plans with filters in a process of its own, and only where they are enabled. A reader that has
-# `pushFilters` in any other process is refused.
-_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 # Spark writes these among the options of CREATE TABLE ... USING, and hands over none at all when the table is read.
 _OF_A_TABLE = frozenset({"provider", "owner"})
 _NO_TABLES = (
@@ -108,13 +103,9 @@ class PenstockDataSource(DataSource):
         if self._problem is not None:
             raise ClientError(*self._problem)
         assert self._snapshot is not None
-        kind: type[BatchReader]
-        # Spark 4.3 keeps what a reader with filters planned for every later scan of the same DataFrame, whatever the
-        # filters of that: whoever reads one twice would get wrong results. So it is only done when asked for.
-        if options.push_filters and _runs_in(_PUSHDOWN):
-            kind = PushdownStoreReader if options.is_offline else PushdownLiveReader
-        else:
-            kind = StoreReader if options.is_offline else LiveReader
+        # Neither has `pushFilters`: Spark 4.3 reuses the plan of one filter for later scans of the same DataFrame,
+        # so a DataFrame that is used twice would have wrong rows.
+        kind: type[BatchReader] = StoreReader if options.is_offline else LiveReader
         selection = check_pack_schema(schema, options.columns) if options.packed else check_schema(schema)
         return kind(options, selection, self._snapshot)
 

@@ -18,7 +18,6 @@ def test_settings_reach_spark(spark) -> None:
     conf = spark.conf
     assert spark.sparkContext.master == "local[2,2]"
     assert conf.get("spark.python.unix.domain.socket.enabled") == "true"
-    assert conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert conf.get("spark.sql.session.timeZone") == "UTC"
     assert conf.get("spark.driver.host") == "127.0.0.1"
     # What the caller gave wins.

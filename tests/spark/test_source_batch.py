@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.client.scan import Scan
 from penstock.errors import PenstockError
+from penstock.spark import messages
 from penstock.spark.gaps import read_gaps
 from penstock.spark.reasons import reason_of
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL
@@ -244,15 +245,31 @@ def test_filters_of_one_frame_do_not_disturb_each_other(spark, node, orders, ena
         spark.conf.set(setting, before)
 
 
-def test_pushed_filters_leave_out_what_is_not_asked_for(spark, node, orders):
-    def frame(text):
-        return read(spark, node, orders, minPartitions="8", pushFilters="true").load().where(text)
+def test_push_filters_is_refused_unless_it_is_off(spark, node, orders):
+    said = refused(lambda: read(spark, node, orders, pushFilters="true").load().count())
+    assert "the option pushFilters was removed" in said
+    assert read(spark, node, orders, pushFilters="false").load().count() == 200
 
-    assert {text: frame(text).count() for text in CONDITIONS} == CONDITIONS
-    assert frame("length(body) > 0").rdd.getNumPartitions() == 8
-    assert frame("queue_offset = 5 and queue_id = 1").rdd.getNumPartitions() == 1, "one row is left to read"
-    narrow = read(spark, node, orders, pushFilters="true").schema("queue_id int").load()
-    assert narrow.where("queue_id = 3").count() == 50
+
+@pytest.mark.parametrize("form", ["rows", "packs"])
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_frame_that_is_used_twice_has_all_rows(spark, node, enabled, form):
+    topic = node.topic("twice", 4)
+    for queue in range(4):
+        node.send(topic, ["x"] * 500, queue_id=queue)
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, enabled)
+    try:
+        where = {"nameserver": node.address, "topic": topic}
+        frame = read(spark, node, topic).load() if form == "rows" else messages(spark, **where)
+        some = frame.where("queue_id = 1")
+        assert (some.count(), frame.count(), some.count()) == (500, 2_000, 500)
+        assert some.union(frame).count() == 2_500
+        assert some.union(frame.where("queue_id = 2")).count() == 1_000
+        assert frame.join(some.select("message_id"), "message_id").count() == 500
+    finally:
+        spark.conf.set(setting, before)
 
 
 # -- gaps --------------------------------------------------------------------------------------------------------

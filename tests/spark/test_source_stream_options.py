@@ -172,6 +172,7 @@ def refused(action) -> str:
         ({"batchBytes": "8M"}, "batchBytes is '8M'"),
         ({"verify": "yes"}, "verify is 'yes'"),
         ({"pushFilters": "maybe"}, "pushFilters is 'maybe'"),
+        ({"pushFilters": "true"}, "the option pushFilters was removed"),
         ({"pullBytes": "4095"}, "pullBytes is '4095'"),
         ({"pullBytes": str((64 << 20) + 1)}, "pullBytes is '67108865'"),
         ({"retryMs": "-1"}, "retryMs is '-1'"),

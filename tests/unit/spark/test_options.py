@@ -46,7 +46,6 @@ def test_names_are_case_insensitive_and_values_are_read():
             "batchRows": "100",
             "batchBytes": "2048",
             "verify": "FALSE",
-            "pushFilters": "true",
             "pullBytes": "65536",
             "retryMs": "0",
             "discoverMs": "1",

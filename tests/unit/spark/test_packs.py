@@ -6,7 +6,6 @@ from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import OptionError
 from penstock.spark.batches import arrow_schema
-from penstock.spark.options import ReadOptions
 from penstock.spark.packs import BASE, ENDS, SIZE, STARTS, check_pack_schema, messages, pack_schema, packed
 from penstock.spark.schema import COLUMNS, MAY_BE_NULL
 
@@ -104,12 +103,6 @@ def test_packs_of_another_schema_are_refused():
     for schema, columns in ((pack_schema(["body"]), ["tags"]), (other, ["body"])):
         with pytest.raises(OptionError, match=r"schema of their own.*leave out schema\(\)"):
             check_pack_schema(schema, columns)
-
-
-def test_packs_and_pushed_filters_exclude_each_other():
-    both = {"path": "store", "packed": "true", "pushFilters": "true"}
-    with pytest.raises(OptionError, match="packed and pushFilters"):
-        ReadOptions.parse(both)
 
 
 @pytest.mark.parametrize("name", ["packed", "Packed", "PATH"])

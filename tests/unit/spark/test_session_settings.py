@@ -54,7 +54,6 @@ def test_every_master_gets_what_matters_to_the_source() -> None:
     for master in ("local[4]", "spark://host:7077", None):
         settings = settings_for(master, {})
         assert settings["spark.python.unix.domain.socket.enabled"] == "true"
-        assert settings["spark.sql.python.filterPushdown.enabled"] == "true"
         assert settings["spark.sql.execution.arrow.maxRecordsPerBatch"] == "8192"
         assert settings["spark.sql.session.timeZone"] == "UTC"
 
@@ -156,7 +155,9 @@ def test_the_door_opens_without_pyspark() -> None:
         "except penstock.errors.PenstockError as error:\n    print(error)\n"
     )
     done = python(code)
-    assert done.stdout.strip() == "pyspark is not installed; pip install 'penstock[spark]'", done.stderr
+    assert (
+        done.stdout.strip() == "pyspark is not installed; in a clone of Penstock: pip install '.[spark]'"
+    ), done.stderr
 
 
 def test_the_door_imports_nothing_by_itself() -> None:
