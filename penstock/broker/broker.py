@@ -336,7 +336,9 @@ class Broker:
         processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
         processors += [*membership_processors(self, store, self._tables, clock), *pop.processors]
         staging = Staging(store, self.rules, writer, options.batch_count_max)
-        processors.append(StagingProcessor(options, self.rules, writer, staging, publications, unique_ids))
+        processors.append(
+            StagingProcessor(options, self.rules, writer, staging, publications, unique_ids, self._guard)
+        )
         if self._guard is not None:
             processors.append(AccessProcessor(self._guard))
         for processor in processors:

@@ -40,6 +40,8 @@ class OpenTransactions:
         self._offsets = offsets
         # Newest copy of each open transaction -> its first; in the order of the queue.
         self._open: dict[int, int] = {}
+        # Log positions of the same copies.
+        self._positions: dict[int, int] = {}
         # First -> newest copy, for those that were put back.
         self._moved: dict[int, int] = {}
         # How far each queue is in the table.
@@ -62,6 +64,7 @@ class OpenTransactions:
     def recover(self) -> None:
         """Begin with what the log and the group's progress say."""
         self._open.clear()
+        self._positions.clear()
         self._moved.clear()
         self._marks.clear()
         self.seen = self._begin(HALF_TOPIC)
@@ -108,7 +111,7 @@ class OpenTransactions:
             copied = foreign.pop((*same, half.checks - 1), None)
             origin = origin if copied is None else self._open.get(copied, origin)
         foreign[*same, half.checks] = self.seen
-        self.opened(self.seen, origin)
+        self.opened(self.seen, half.message.physical_offset, origin)
 
     def _follow_marks(self, end: int) -> None:
         while self._marks_seen < end:
@@ -141,16 +144,19 @@ class OpenTransactions:
                 self.options.transaction_check_interval_ms,
             )
 
-    def opened(self, offset: int, origin: int | None = None) -> None:
-        """A half message is stored at this offset. One that is not the next is left to `catch_up`."""
+    def opened(self, offset: int, position: int, origin: int | None = None) -> None:
+        """A half message is stored here. One that is not the next is left to `catch_up`."""
         if offset != self.seen:
             return
         self.seen += 1
         origin = offset if origin is None else origin
         if origin != offset:
-            self._open.pop(self._moved.get(origin, origin), None)
+            before = self._moved.get(origin, origin)
+            self._open.pop(before, None)
+            self._positions.pop(before, None)
             self._moved[origin] = offset
         self._open[offset] = origin
+        self._positions[offset] = position
 
     def marked(self, mark_offset: int, named: Iterable[int]) -> None:
         """A mark is stored, which names these; one that is not the next is left to `catch_up`."""
@@ -165,6 +171,7 @@ class OpenTransactions:
     def end(self, offset: int) -> int | None:
         """The transaction of this newest copy is over; where it began, if it was open."""
         origin = self._open.pop(offset, None)
+        self._positions.pop(offset, None)
         if origin is not None:
             self._moved.pop(origin, None)
         return origin
@@ -181,6 +188,10 @@ class OpenTransactions:
     def is_open(self, offset: int) -> bool:
         """Whether this is the newest copy of an open transaction."""
         return offset in self._open
+
+    def position(self, offset: int) -> int | None:
+        """Log position of the newest copy of an open transaction; None if this offset is not one."""
+        return self._positions.get(offset)
 
     def offsets(self) -> list[int]:
         """The newest copies of all of them, the oldest first."""

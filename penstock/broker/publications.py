@@ -48,7 +48,7 @@ from penstock.broker.publication_copies import Copying
 from penstock.broker.publication_records import Begun, Done, HomeTold, read
 from penstock.broker.published import PublishedBatches
 from penstock.broker.send_rules import SendRules
-from penstock.broker.staging import Handle, no_handle, open_staged
+from penstock.broker.staging import Handle, StagedPart, no_handle, open_staged
 from penstock.broker.statistics import Statistics
 from penstock.broker.stored_records import message_in_log
 from penstock.broker.topics import PUBLISHED_TOPIC, Topics
@@ -82,6 +82,11 @@ def _no_step(step: str) -> None:
 
 async def _no_replicas(position: int) -> None:
     """Nobody else could be master."""
+
+
+def any_topic(topic: str) -> bool:
+    """Access control is off."""
+    return True
 
 
 class Publications:
@@ -157,8 +162,13 @@ class Publications:
 
     # -- publishing ------------------------------------------------------------------------------------------
 
-    async def publish(self, query: str, batch: int, handles: Sequence[str]) -> Outcome:
-        """Publish, and return when it is on disk. A batch that is just being published is waited for."""
+    async def publish(
+        self, query: str, batch: int, handles: Sequence[str], may_publish: Callable[[str], bool] = any_topic
+    ) -> Outcome:
+        """Publish, and return when it is on disk. A batch that is just being published is waited for.
+
+        `may_publish` says whether the user who asks may publish to a topic; it is asked for every topic.
+        """
         _check_query(query)
         running = self._running.get((query, batch))
         if running is None:
@@ -167,7 +177,9 @@ class Publications:
             if len(self._running) >= self._options.publications_waiting_max:
                 raise BusyError(f"{len(self._running)} publications are under way already", 1_000)
             # A task of its own: the client that asked may go away, the publication may not stop half-way.
-            running = asyncio.ensure_future(self._take_turn(query, batch, handles, self._flusher))
+            running = asyncio.ensure_future(
+                self._take_turn(query, batch, handles, may_publish, self._flusher)
+            )
             self._running[query, batch] = running
             running.add_done_callback(lambda done: self._ended((query, batch), done))
         return await asyncio.shield(running)
@@ -178,7 +190,12 @@ class Publications:
             done.exception()  # whoever still waits has been told
 
     async def _take_turn(
-        self, query: str, batch: int, handles: Sequence[str], flusher: LoopFlusher
+        self,
+        query: str,
+        batch: int,
+        handles: Sequence[str],
+        may_publish: Callable[[str], bool],
+        flusher: LoopFlusher,
     ) -> Outcome:
         async with self._turn:
             if self._is_stopping:
@@ -188,7 +205,9 @@ class Publications:
                 outcome = _repeated(query, batch, last)
             else:
                 try:
-                    outcome = await self._publish(query, batch, self._parse(handles), flusher)
+                    found = self._parse(handles)
+                    await self._show_staged(found, flusher)
+                    outcome = await self._publish(query, batch, found, may_publish, flusher)
                 finally:
                     self._copying = None
         # Also a repetition waits: the first one may have ended without knowing.
@@ -238,12 +257,31 @@ class Publications:
             seen.add(handle.position)
         return found
 
+    async def _show_staged(self, handles: tuple[Handle, ...], flusher: LoopFlusher) -> None:
+        """Wait until the staged records have their queue entries, which prove that they are records."""
+        log, dispatch = self._store.log, self._store.dispatch
+        end = min(max(handle.position + handle.size for handle in handles), log.max_offset)
+        if dispatch.offset >= end:
+            return
+        if self._is_sync:
+            await flusher.flushed(end)
+        await self.confirmed(end)
+        if dispatch.offset < end:
+            raise BusyError("the staged messages are not confirmed by the replicas yet", SPACE_RETRY_MS)
+
     async def _publish(
-        self, query: str, batch: int, handles: tuple[Handle, ...], flusher: LoopFlusher
+        self,
+        query: str,
+        batch: int,
+        handles: tuple[Handle, ...],
+        may_publish: Callable[[str], bool],
+        flusher: LoopFlusher,
     ) -> Outcome:
         copying = self._copying = Copying(self._store, self._topics, self._rules, self._flow)
         for handle in handles:
-            copying.add(open_staged(self._store, handle))
+            part = open_staged(self._store, handle)
+            _check_permission(part, may_publish)
+            copying.add(part)
             await asyncio.sleep(0)
         begun = Begun(query, batch, copying.messages, handles)
         position = self._decide(begun, copying)
@@ -419,7 +457,7 @@ class Publications:
         missing = 0
         for handle in begun.handles:
             try:
-                copying.take(open_staged(self._store, handle))
+                copying.take(open_staged(self._store, handle, is_decided=True))
             except PenstockError as error:
                 missing += handle.messages
                 _LOG.error(
@@ -441,6 +479,16 @@ class Publications:
             found,
             begun.messages,
         )
+
+
+def _check_permission(part: StagedPart, may_publish: Callable[[str], bool]) -> None:
+    for topic in sorted({target.topic for target in part.targets}):
+        if not may_publish(topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"no permission to publish to topic {topic}; nothing is published",
+                "ask an admin; `penstock acl explain` shows what a user may do",
+            )
 
 
 def _check_query(query: str, what: str = "query id") -> None:

@@ -1,14 +1,15 @@
-"""Staged messages: kept in the log, in no queue, until they are published (`publications.py`).
+"""Staged messages: kept in the log, in no queue of their topics, until they are published (`publications.py`).
 
     STAGE     a client's request, checked item by item, becomes one record of PENSTOCK_STAGED; its body is the
               request's, byte for byte
     handle    position.size.messages.key of that record: what the client publishes it by
 
-Rules. The record's system flag says "rolled back": no queue entry and no key of it is ever made, by this broker, by
-a Java broker or by an offline reader, so nothing has to be guarded. Everything that could be wrong with a message is
-found when it is staged: topic, queue, properties, sizes; after that only the topic may go. A handle is trusted for
-nothing: the record it leads to has to be whole, of this topic, and have the handle's own key. That matters after
-a power loss, when other records may lie where staged ones were.
+Rules. PENSTOCK_STAGED has a queue (0) and no topic config, so no client can pull from it. Everything that could be
+wrong with a message is found when it is staged: topic, queue, properties, sizes; after that only the topic may go. A
+handle proves nothing: the record it leads to must be whole, of this topic, have the handle's own key, and have an
+entry in the staged queue. Only the entry tells a record from bytes inside another message's body that look like one.
+The other checks matter after a power loss, when other records may lie where staged ones were. Records that 0.1 staged
+have no entry (their system flag says "rolled back"): they are published only if 0.1 had already decided to.
 
 Staged records are not swept: what is never published ages out with the log. Owned by the event loop.
 """
@@ -26,10 +27,11 @@ from penstock._hot.records import AppendRequest
 from penstock._hot.staged import StagedItems
 from penstock.broker import property_text as text
 from penstock.broker.send_rules import SendRules, is_compacted
+from penstock.broker.stored_records import is_queued
 from penstock.broker.topics import RETRY_PREFIX, STAGED_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, MessageTooLargeError, RequestError
-from penstock.message import TransactionKind, decode_record
+from penstock.message import decode_record
 from penstock.message.properties import PROPERTIES_SIZE_MAX
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies.staged import TopicQueues, decode_head
@@ -167,7 +169,6 @@ class Staging:
             text.pair(text.UNIQ_KEY, key).encode(),
             header.born_timestamp,
             born_host,
-            sys_flag=TransactionKind.ROLLBACK,
         )
         return request, items.count, used
 
@@ -222,8 +223,11 @@ class Staging:
         return config
 
 
-def open_staged(store: MessageStore, handle: Handle) -> StagedPart:
-    """The messages of a handle; RequestError if they are not there, or not what was staged."""
+def open_staged(store: MessageStore, handle: Handle, *, is_decided: bool = False) -> StagedPart:
+    """The messages of a handle; RequestError if they are not there, or not what was staged.
+
+    `is_decided`: the handle comes from the broker's own `begun` record, so it was proven before that was written.
+    """
     view = store.log.slice(handle.position, handle.size)
     if view is None:
         raise no_handle(
@@ -236,6 +240,8 @@ def open_staged(store: MessageStore, handle: Handle) -> StagedPart:
     key = record.properties.get(text.UNIQ_KEY)
     if record.topic != STAGED_TOPIC or key != handle.key or record.size != handle.size:
         raise no_handle(handle, "another record is in its place", "run the batch again")
+    if not is_decided and not is_queued(store, record):
+        raise no_handle(handle, "no staged record begins there", "run the batch again")
     topics, at = decode_head(record.body)
     # The part keeps a view of the map, so its bytes stay even if retention takes the segment meanwhile.
     born_host = record.born_host.encode()

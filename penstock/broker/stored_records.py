@@ -68,6 +68,16 @@ def message_in_log(store: MessageStore, position: int) -> StoredMessage | None:
         return None
 
 
+def is_queued(store: MessageStore, message: StoredMessage) -> bool:
+    """Whether the queue that a record names has an entry for exactly this record.
+
+    A client can put bytes that decode as a record into the body of a message. Those have no queue entry, so a
+    position that comes from a client proves nothing until this is true. The record must be visible (dispatched).
+    """
+    entries = store.reader.entries(message.topic, message.queue_id, message.queue_offset, 1)
+    return any((entry.position, entry.size) == (message.physical_offset, message.size) for entry in entries)
+
+
 def record_of(store: MessageStore, message: StoredMessage) -> StoredRecord | None:
     """The record of a message that was just read; None if retention took it meanwhile."""
     view = store.log.slice(message.physical_offset, message.size)

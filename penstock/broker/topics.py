@@ -41,7 +41,7 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACE_PREFIX = "rmq_sys_TRACE_DATA_"
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Ours. Staged messages are in no queue of theirs (`staging.py`); what was published, by whom and when, can be read.
+# Ours. Staged messages cannot be read (`staging.py`); what was published, by whom and when, can be.
 STAGED_TOPIC = "PENSTOCK_STAGED"
 PUBLISHED_TOPIC = "PENSTOCK_PUBLISHED"
 _OWN_TOPICS = frozenset((STAGED_TOPIC, PUBLISHED_TOPIC))

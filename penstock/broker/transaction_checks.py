@@ -252,7 +252,7 @@ class TransactionChecks:
         """Take in what is in the log now, which may be a part if the store failed; the rest is open as before."""
         for half, copy in (*turn.asked, *turn.moved):
             if copy.size > 0:
-                self._open.opened(copy.queue_offset, half.origin)
+                self._open.opened(copy.queue_offset, copy.physical_offset, half.origin)
         for half, copy in turn.parked:
             if copy.size > 0:
                 self._open.end(half.offset)

@@ -196,7 +196,7 @@ class SendProcessor:
         if numbered is not None:
             self._sequences.stored(numbered, (request.physical_offset,))
         if is_half:
-            self._open.opened(request.queue_offset)
+            self._open.opened(request.queue_offset, request.physical_offset)
         elif self._learn is not None and not level and not timed and dead is None:
             self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
 

@@ -7,13 +7,13 @@ the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.message_ids import UniqueIds, born_host
 from penstock.broker.options import BrokerOptions
-from penstock.broker.publications import Publications
+from penstock.broker.publications import Publications, any_topic
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, RowError, Staging
 from penstock.broker.topics import STAGED_TOPIC
@@ -31,6 +31,7 @@ from penstock.protocol.headers import (
     TellHomeRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
+from penstock.security import Guard
 from penstock.store import Durability
 
 REMARK_MAX = 2048
@@ -47,6 +48,7 @@ class StagingProcessor:
         staging: Staging,
         publications: Publications,
         unique_ids: UniqueIds,
+        guard: Guard | None = None,
     ) -> None:
         self._options = options
         self._rules = rules
@@ -54,6 +56,7 @@ class StagingProcessor:
         self._staging = staging
         self._publications = publications
         self._unique_ids = unique_ids
+        self._guard = guard
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -98,13 +101,19 @@ class StagingProcessor:
             handles = bytes(command.body).decode("ascii").split("\n") if command.body else []
         except UnicodeDecodeError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "the handles are no text") from error
-        return self._publish(command, header, handles)
+        sender = self._guard.sender() if self._guard is not None else None
+        may_publish = sender[1] if sender is not None else any_topic
+        return self._publish(command, header, handles, may_publish)
 
     async def _publish(
-        self, command: Command, header: PublishStagedRequestHeader, handles: list[str]
+        self,
+        command: Command,
+        header: PublishStagedRequestHeader,
+        handles: list[str],
+        may_publish: Callable[[str], bool],
     ) -> Command:
         try:
-            outcome = await self._publications.publish(header.query_id, header.batch_id, handles)
+            outcome = await self._publications.publish(header.query_id, header.batch_id, handles, may_publish)
         except PenstockError as error:
             return self._refuse(command, error)
         answer = PublishStagedResponseHeader(messages=outcome.messages, already=outcome.already)

@@ -25,7 +25,7 @@ from penstock.broker.half_messages import HALF_QUEUE, Half, read_half
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX
-from penstock.broker.stored_records import StoredRecord, message_in_log, record_at, record_of
+from penstock.broker.stored_records import StoredRecord, is_queued, message_in_log, record_at, record_of
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.broker.writing import MessageWriter, Written
@@ -165,14 +165,23 @@ class TransactionsProcessor:
         return half
 
     def _record(self, header: EndTransactionRequestHeader) -> StoredRecord | None:
-        """Its half message was answered when it was stored; it may be seen later, where a publication is under way or
-        a set has not confirmed it. Then one that is open is ended all the same, and any other is asked for again."""
+        """The half message at the position that the request names; None unless a half message begins exactly there.
+
+        The position proves nothing: bytes inside another message's body may look like a half message. The queue entry
+        proves a visible one. The table of open transactions proves one that is not visible yet, because a publication
+        is under way or the set has not confirmed it; if it is not in the table, the client has to ask again.
+        """
         position = header.commit_log_offset
         record = record_at(self._store, position)
-        if record is not None or not self._store.dispatch.offset <= position < self._store.log.max_offset:
-            return record
-        if not self._open.is_open(header.tran_state_table_offset):
+        if record is not None:
+            return record if is_queued(self._store, record.message) else None
+        if not self._store.dispatch.offset <= position < self._store.log.max_offset:
+            return None
+        known = self._open.position(header.tran_state_table_offset)
+        if known is None:
             raise BusyError("nothing can be said of that half message yet", UNSEEN_RETRY_MS)
+        if known != position:
+            return None
         message = message_in_log(self._store, position)
         return None if message is None else record_of(self._store, message)
 
@@ -198,7 +207,7 @@ class TransactionsProcessor:
             self._writer.append(HALF_TOPIC, (request,), None, done)
         except PenstockError as error:
             return _answer(command, error)
-        self._open.opened(request.queue_offset)
+        self._open.opened(request.queue_offset, request.physical_offset)
         return None
 
     def _parked(self, message_id: str) -> StoredRecord:
@@ -209,7 +218,11 @@ class TransactionsProcessor:
                 ResponseCode.SYSTEM_ERROR, error.message, "use an offset message id"
             ) from error
         record = record_at(self._store, position)
-        if record is None or record.message.topic != CHECK_MAX_TOPIC:
+        if (
+            record is None
+            or record.message.topic != CHECK_MAX_TOPIC
+            or not is_queued(self._store, record.message)
+        ):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no parked half message {message_id[:80]}",
