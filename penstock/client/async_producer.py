@@ -27,13 +27,13 @@ from penstock.client.outgoing import MessageParts, Outgoing, compose_half
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
+from penstock.client.room import closed_error
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
 from penstock.client.tracing import TraceCounts, Tracing
 from penstock.client.transaction_calls import TransactionCalls, TransactionListener, TransactionState
 from penstock.client.transactions import AsyncTransaction
 from penstock.errors import (
-    BufferFullError,
     ClientClosedError,
     PenstockError,
     SendError,
@@ -77,7 +77,10 @@ class ProducerSettings(TypedDict, total=False):
     batch_size: int
     batch_bytes: int
     batches_in_flight: int
+    sends_in_flight: int
     buffer_bytes: int
+    buffer_messages: int
+    buffer_timeout_ms: int
     avoid_slow_brokers: bool
     idempotent: bool
     producer_id: str
@@ -240,8 +243,7 @@ class AsyncProducer:
         delivery = self._delivery or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
         item.future = future = asyncio.get_running_loop().create_future()
-        if not self._offer(delivery, item):
-            await self._wait_for_room(delivery, lambda: self._offer(delivery, item))
+        await self._admit(delivery, item)
         result: SendResult = await future
         return result
 
@@ -254,7 +256,7 @@ class AsyncProducer:
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         item.future = future
         if not self._offer(delivery, item):
-            raise no_room_error(self.options)
+            raise delivery.room.full_error()
         return future
 
     def enqueue(
@@ -265,12 +267,29 @@ class AsyncProducer:
         on_result: OnResult | None = None,
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send without a future: the cheapest way. Without `on_result` the next `flush` raises what failed."""
+        """Send without a future: the cheapest way. Without `on_result` the next `flush` raises what failed. It
+        never waits: BufferFullError if too much is unanswered already, where `enqueue_when_room` waits."""
         delivery = self._started()
         item = delivery.composer.compose(message, body, **parts)
         item.callback = on_result
         if not self._offer(delivery, item):
-            raise no_room_error(self.options)
+            raise delivery.room.full_error()
+
+    async def enqueue_when_room(
+        self,
+        message: Message | str,
+        body: Body | None = None,
+        *,
+        on_result: OnResult | None = None,
+        **parts: Unpack[MessageParts],
+    ) -> None:
+        """`enqueue` that waits while too much is unanswered, for up to `buffer_timeout_ms`; then
+        BufferFullError. Calls that wait have their turn in their order. A call that is cancelled while it waits
+        sends nothing."""
+        delivery = self._delivery or await self._ready()
+        item = delivery.composer.compose(message, body, **parts)
+        item.callback = on_result
+        await self._admit(delivery, item)
 
     async def send_oneway(
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
@@ -304,8 +323,7 @@ class AsyncProducer:
             item.future = future = asyncio.get_running_loop().create_future()
             await delivery.sender.route(item.topic)
             await request.prepare(item.topic)
-            if not self._offer(delivery, item):
-                await self._wait_for_room(delivery, lambda: self._offer(delivery, item))
+            await self._admit(delivery, item)
             await future
             return await request.reply()
         finally:
@@ -349,8 +367,8 @@ class AsyncProducer:
         if not items:
             return []
         size = sum([item.size for item in items])
-        if not delivery.inbox.reserve(size):
-            await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(size))
+        if not delivery.inbox.reserve(size, len(items)):
+            await delivery.room.wait(size, len(items))
         parts = partition(items, self.options.message_bytes_max)
         if len(parts) == 1:
             return await delivery.post_together(items)
@@ -385,7 +403,7 @@ class AsyncProducer:
         delivery = self._delivery or await self._ready()
         item = compose_half(delivery.composer, self.options.group, message, body, parts)
         if not delivery.inbox.reserve(item.size):
-            await self._wait_for_room(delivery, lambda: delivery.inbox.reserve(item.size))
+            await delivery.room.wait(item.size)
         return await self._transactions().begin(delivery, item)
 
     async def _end(self, result: SendResult, state: TransactionState, reason: str = "") -> None:
@@ -419,13 +437,10 @@ class AsyncProducer:
     def _offer(self, delivery: Delivery, item: Outgoing) -> bool:
         return delivery.inbox.put(item) if self.options.batching else delivery.accept(item)
 
-    async def _wait_for_room(self, delivery: Delivery, attempt: Callable[[], bool]) -> None:
-        try:
-            async with asyncio.timeout(self.options.send_timeout_ms / 1000):
-                while not attempt():
-                    await delivery.inbox.room_freed()
-        except TimeoutError:
-            raise no_room_error(self.options) from None
+    async def _admit(self, delivery: Delivery, item: Outgoing) -> None:
+        if not self._offer(delivery, item):
+            await delivery.room.wait(item.size)
+            delivery.enter(item)
 
 
 def trace_producer(
@@ -437,17 +452,6 @@ def trace_producer(
     )
     producer.client_options = options
     return producer
-
-
-def closed_error() -> ClientClosedError:
-    return ClientClosedError("the producer is closed", "make a new one")
-
-
-def no_room_error(options: ProducerOptions) -> BufferFullError:
-    return BufferFullError(
-        f"more than {options.buffer_bytes} bytes wait for being sent",
-        "send more slowly, raise buffer_bytes, or look why the brokers are slow",
-    )
 
 
 def _join(

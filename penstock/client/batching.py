@@ -10,7 +10,8 @@ queue given, have a lane per queue with one batch under way, so that their order
 while a lane is busy goes into its next batch. Messages that may not be in a batch (packed, delayed) travel
 alone, in their lane's order.
 
-Time plays no part here: who gathers messages for how long is decided in `inbox.py`. Owned by the event loop.
+Lanes take turns, and no more parcels are under way than brokers can answer in time: the rest waits here, where
+no timeout runs. How long messages are gathered is decided in `inbox.py`. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -23,17 +24,37 @@ from penstock._hot.decode import encode_items as encode_batch
 from penstock.client.outgoing import Outgoing
 from penstock.protocol.bodies.queues import MessageQueue
 
-# Topic, queue or None for any, durability.
-LaneKey = tuple[str, MessageQueue | None, str]
+# Topic, queue or None for any, durability, and whether parcels come whole, as those of `send_batch` do.
+LaneKey = tuple[str, MessageQueue | None, str, bool]
+# Parcels of one producer that are under way at most, whatever their lanes. A broker has to answer so many within
+# the timeout of the last one, or that fails though nothing is wrong.
+_IN_FLIGHT_MAX = 1024
+# The same in bytes; one parcel is under way whatever its size. Two of the largest messages fit.
+_IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Parcel:
     """What one frame carries: one message or a batch of them. Whoever sent it as a whole waits for `future`."""
 
-    __slots__ = ("_encoded", "began_ms", "future", "items", "lane", "sequence", "size", "when_done")
+    __slots__ = (
+        "_encoded",
+        "began_ms",
+        "future",
+        "items",
+        "lane",
+        "left_ms",
+        "sequence",
+        "size",
+        "when_done",
+    )
 
     def __init__(
-        self, items: list[Outgoing], size: int, lane: Lane | None = None, future: Any = None
+        self,
+        items: list[Outgoing],
+        size: int,
+        lane: Lane | None = None,
+        future: Any = None,
+        left_ms: int = 0,
     ) -> None:
         self.items = items
         self.size = size
@@ -41,7 +62,8 @@ class Parcel:
         self.future = future
         self.when_done: list[Callable[[], object]] = []
         self._encoded: bytes | bytearray | None = None
-        # When it was first sent, by a clock that only goes on.
+        # When its first message was left here and when it was first sent, by a clock that only goes on.
+        self.left_ms = left_ms
         self.began_ms = 0
         # The number of its first message, of an idempotent producer; -1: none.
         self.sequence = -1
@@ -71,21 +93,42 @@ class Parcel:
 class Lane:
     """Messages that keep their order."""
 
-    __slots__ = ("in_flight", "in_flight_max", "key", "open", "open_size", "sealed")
+    __slots__ = (
+        "heard_ms",
+        "in_flight",
+        "in_flight_max",
+        "is_listed",
+        "key",
+        "open",
+        "open_ms",
+        "open_size",
+        "sealed",
+    )
 
     def __init__(self, key: LaneKey, in_flight_max: int) -> None:
         self.key = key
         self.in_flight_max = in_flight_max
         self.open: list[Outgoing] = []
         self.open_size = 0
+        # When the first message of the open batch was left.
+        self.open_ms = 0
         self.sealed: deque[Parcel] = deque()
-        self.in_flight: set[Parcel] = set()
+        # A dict for its order: that in which they were sent.
+        self.in_flight: dict[Parcel, None] = {}
+        # When a broker last answered one of its parcels, or when one was sent while none was under way.
+        self.heard_ms = 0
+        # Whether it is among those that may send.
+        self.is_listed = False
 
     def seal(self) -> None:
         """Close the batch that is being filled."""
         if self.open:
-            self.sealed.append(Parcel(self.open, self.open_size, self))
+            self.sealed.append(Parcel(self.open, self.open_size, self, left_ms=self.open_ms))
             self.open, self.open_size = [], 0
+
+    @property
+    def may_send(self) -> bool:
+        return bool(self.sealed or self.open) and len(self.in_flight) < self.in_flight_max
 
     @property
     def is_idle(self) -> bool:
@@ -95,15 +138,35 @@ class Lane:
 class Accumulator:
     """The lanes of a producer. Messages in, parcels out."""
 
-    def __init__(self, messages_max: int, bytes_max: int, in_flight_max: int) -> None:
+    def __init__(
+        self,
+        messages_max: int,
+        bytes_max: int,
+        in_flight_max: int,
+        *,
+        whole_in_flight_max: int = 256,
+        total_max: int = _IN_FLIGHT_MAX,
+        total_bytes_max: int = _IN_FLIGHT_BYTES_MAX,
+    ) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._in_flight_max = in_flight_max
+        self._whole_in_flight_max = whole_in_flight_max
+        self._total_max = total_max
+        self._total_bytes_max = total_bytes_max
+        # Under way, of all lanes.
+        self.in_flight = 0
+        self.in_flight_bytes = 0
         self._lanes: dict[LaneKey, Lane] = {}
-        # Lanes with messages that wait; a dict for its order.
-        self._waiting: dict[Lane, None] = {}
+        # Lanes that have something to send and may; each sends one parcel, then the next has its turn.
+        self._listed: deque[Lane] = deque()
 
-    def add(self, items: Iterable[Outgoing], queue_of: Callable[[Outgoing], MessageQueue | None]) -> None:
+    def add(
+        self,
+        items: Iterable[Outgoing],
+        queue_of: Callable[[Outgoing], MessageQueue | None],
+        now_ms: int = 0,
+    ) -> None:
         """Put messages into their lanes; `queue_of` says which queue a message with a key is bound to."""
         lane: Lane | None = None
         topic = durability = ""
@@ -113,51 +176,89 @@ class Accumulator:
             # Most messages go where the last one went.
             if lane is None or queue is not None or item.topic != topic or item.durability != durability:
                 topic, durability = item.topic, item.durability
-                lane = self._lane((topic, queue, durability))
-                self._waiting[lane] = None
+                lane = self._lane((topic, queue, durability, False))
             size = item.size
-            if item.is_solo:
+            if item.is_solo or messages_max == 1:
                 lane.seal()
-                lane.sealed.append(Parcel([item], size, lane))
+                lane.sealed.append(Parcel([item], size, lane, left_ms=now_ms))
             else:
                 if len(lane.open) >= messages_max or lane.open_size + size > bytes_max:
                     lane.seal()
+                if not lane.open:
+                    lane.open_ms = now_ms
                 lane.open.append(item)
                 lane.open_size += size
+            if not lane.is_listed:
+                self._list(lane)
             if queue is not None:
                 lane = None
+
+    def add_whole(self, parcel: Parcel) -> None:
+        """Put a parcel into the lane of its topic for those that come whole."""
+        first = parcel.items[0]
+        parcel.lane = lane = self._lane((first.topic, None, first.durability, True))
+        lane.sealed.append(parcel)
+        self._list(lane)
 
     def _lane(self, key: LaneKey) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key, self._in_flight_max if key[1] is None else 1)
+            most = self._whole_in_flight_max if key[3] else self._in_flight_max
+            lane = self._lanes[key] = Lane(key, most if key[1] is None else 1)
         return lane
+
+    def _list(self, lane: Lane) -> None:
+        if not lane.is_listed and lane.may_send:
+            lane.is_listed = True
+            self._listed.append(lane)
 
     def ready(self) -> list[Parcel]:
         """Parcels to be sent now; each is under way until `finished`."""
         parcels: list[Parcel] = []
-        for lane in list(self._waiting):
-            while len(lane.in_flight) < lane.in_flight_max:
-                if not lane.sealed:
-                    lane.seal()
-                    if not lane.sealed:
-                        break
+        listed = self._listed
+        while listed and self.in_flight < self._total_max:
+            lane = listed[0]
+            if not lane.sealed:
+                lane.seal()
+            if lane.sealed:
+                size = lane.sealed[0].size
+                if self.in_flight and self.in_flight_bytes + size > self._total_bytes_max:
+                    break
                 parcel = lane.sealed.popleft()
-                lane.in_flight.add(parcel)
+                lane.in_flight[parcel] = None
+                self.in_flight += 1
+                self.in_flight_bytes += size
                 parcels.append(parcel)
-            if not lane.sealed and not lane.open:
-                del self._waiting[lane]
+            listed.popleft()
+            lane.is_listed = False
+            self._list(lane)
         return parcels
 
     def finished(self, parcel: Parcel) -> None:
-        """A parcel was answered or given up."""
+        """A parcel was answered or given up, whether it was under way or not."""
         lane = parcel.lane
         if lane is not None:
-            lane.in_flight.discard(parcel)
+            if parcel in lane.in_flight:
+                del lane.in_flight[parcel]
+                self.in_flight -= 1
+                self.in_flight_bytes -= parcel.size
             if lane.is_idle:
                 self._lanes.pop(lane.key, None)
+            else:
+                self._list(lane)
         for call in parcel.when_done:
             call()
+
+    def take_back(self, lane: Lane, left_until_ms: int | None = None) -> list[Parcel]:
+        """Parcels of a lane that were not sent, and now never are: all, or those left up to a time."""
+        lane.seal()
+        taken: list[Parcel] = []
+        while lane.sealed and (left_until_ms is None or lane.sealed[0].left_ms <= left_until_ms):
+            taken.append(lane.sealed.popleft())
+        return taken
+
+    def lanes(self) -> list[Lane]:
+        return list(self._lanes.values())
 
     def unfinished(self) -> list[Parcel]:
         """Every parcel not yet finished, with what was gathered so far closed into parcels."""

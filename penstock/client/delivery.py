@@ -1,11 +1,13 @@
 """The way of a producer's messages inside the process: inbox, lanes, sender, answers.
 
-    program -> Composer -> Inbox -> Accumulator -> Sender -> broker
+    program -> Room -> Composer -> Inbox -> Accumulator -> Sender -> broker
     broker  -> Sender -> futures and callbacks of the program
 
-Rules: the inbox is the only thing that other threads touch. Without batching every message is a parcel of its
-own, but still keeps its lane's order if it has a key. Keyed messages of a topic whose route is not known yet
-wait for it, in order. A failure that nobody waits for is kept for the next `flush`.
+Rules: room and inbox are the only things that other threads touch. Without batching every message is a parcel of
+its own, and keeps its lane's order if it has a key. Keyed messages of a topic whose route is not known yet wait
+for it, in order. A message's timeouts begin when it leaves its lane for a broker. If no broker answers a lane for
+as long as all attempts of a send may take, what has waited there as long fails unsent. A failure that nobody
+waits for is kept for the next `flush`.
 """
 
 from __future__ import annotations
@@ -14,18 +16,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.client.batching import Accumulator, Parcel
+from penstock.client.batching import Accumulator, Lane, Parcel
 from penstock.client.inbox import Inbox
 from penstock.client.instance import ClientInstance
 from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import Composer, Outgoing
 from penstock.client.results import SendResult
+from penstock.client.room import Room
 from penstock.client.sender import Sender, complete
 from penstock.client.tracing import Tracing
-from penstock.errors import ClientClosedError, ConnectError, PenstockError
-
-# Without batching a message waits for nothing but the room in the inbox.
-_UNLIMITED = 1 << 30
+from penstock.errors import ClientClosedError, ConnectError, PenstockError, SendFailedError
 
 
 class Delivery:
@@ -41,24 +41,30 @@ class Delivery:
         self.clock = instance.runtime.clock
         self._options = options
         messages_max = options.batch_messages_max if options.batching else 1
-        in_flight_max = options.batches_in_flight if options.batching else _UNLIMITED
+        in_flight_max = options.batches_in_flight if options.batching else options.sends_in_flight
+        loop = asyncio.get_running_loop()
+        self.room = Room(options, loop, call_soon)
         self.inbox = Inbox(
             self._take,
-            loop=asyncio.get_running_loop(),
+            self.room,
+            loop=loop,
             call_soon=call_soon,
             linger_ms=options.linger_ms,
             messages_max=messages_max,
             bytes_max=options.batch_bytes,
-            room_bytes=options.buffer_bytes,
         )
         self.sender = Sender(instance, options, self._finished)
-        self._lanes = Accumulator(messages_max, options.batch_bytes, in_flight_max)
+        self._lanes = Accumulator(
+            messages_max, options.batch_bytes, in_flight_max, whole_in_flight_max=options.sends_in_flight
+        )
+        # As long as every attempt of a send may take.
+        self._silence_ms = options.send_timeout_ms * (1 + options.retries)
         self._routeless: dict[str, list[Outgoing]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._direct: set[Parcel] = set()
         self._untold: PenstockError | None = None
         self._untold_count = 0
         self._is_pumping = False
+        self._is_closed = False
         # Told of every message that was sent, if the producer is traced.
         self.tracing: Tracing | None = None
 
@@ -71,26 +77,19 @@ class Delivery:
         self._take([item])
         return True
 
+    def enter(self, item: Outgoing) -> None:
+        """Send a message whose room is taken."""
+        if self._options.batching:
+            self.inbox.leave(item)
+        else:
+            self._take([item])
+
     def _take(self, items: list[Outgoing]) -> int:
         """Messages from the inbox; how many parcels they became."""
-        if not self._options.batching:
-            items = self._post_singly(items)
         if any(item.queue_key for item in items):
             items = self._set_aside(items)
-        self._lanes.add(items, self.sender.known_queue)
+        self._lanes.add(items, self.sender.known_queue, self.clock.monotonic_ms())
         return self._pump()
-
-    def _post_singly(self, items: list[Outgoing]) -> list[Outgoing]:
-        """Send those that have no order to keep; the others are left."""
-        ordered: list[Outgoing] = []
-        for item in items:
-            if item.queue_key or item.queue is not None:
-                ordered.append(item)
-                continue
-            parcel = Parcel([item], item.size)
-            self._direct.add(parcel)
-            self.sender.post(parcel)
-        return ordered
 
     def _set_aside(self, items: list[Outgoing]) -> list[Outgoing]:
         """Keep back what needs a route to know its lane, and everything behind it; the rest goes on."""
@@ -120,7 +119,7 @@ class Delivery:
             failure = ClientClosedError("the producer was closed", "flush it first")
         items = self._routeless.pop(topic)
         if failure is None:
-            self._lanes.add(items, self.sender.known_queue)
+            self._lanes.add(items, self.sender.known_queue, self.clock.monotonic_ms())
             self._pump()
             return
         for item in items:
@@ -133,7 +132,7 @@ class Delivery:
         self._is_pumping = True
         count = 0
         try:
-            while parcels := self._lanes.ready():
+            while not self._is_closed and (parcels := self._lanes.ready()):
                 count += len(parcels)
                 for parcel in parcels:
                     self.sender.post(parcel)
@@ -142,18 +141,23 @@ class Delivery:
         return count
 
     def post_together(self, items: list[Outgoing]) -> asyncio.Future[Sequence[SendResult]]:
-        """Send messages that may share a frame, around the lanes. Their room is reserved."""
+        """Send messages that may share a frame, apart from those of the inbox. Their room is reserved."""
         future: asyncio.Future[Sequence[SendResult]] = asyncio.get_running_loop().create_future()
-        parcel = Parcel(items, sum([item.size for item in items]), future=future)
-        self._direct.add(parcel)
-        self.sender.post(parcel)
+        size = sum([item.size for item in items])
+        self._lanes.add_whole(Parcel(items, size, future=future, left_ms=self.clock.monotonic_ms()))
+        self._pump()
         return future
 
     # -- out -------------------------------------------------------------------------------------------------
 
     def _finished(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
-        self.inbox.release(parcel.size)
-        self._direct.discard(parcel)
+        self._end(parcel, result, error)
+        if error is not None and parcel.lane is not None:
+            self._end_unanswered(parcel.lane)
+        self._pump()
+
+    def _end(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
+        self.room.release(parcel.size, len(parcel.items))
         if self.tracing is not None:
             self.tracing.sent(parcel, result, error, self.clock.monotonic_ms() - parcel.began_ms)
         untold = complete(parcel, result, error)
@@ -161,14 +165,27 @@ class Delivery:
             self._untold = self._untold or error
             self._untold_count += untold
         self._lanes.finished(parcel)
-        self._pump()
+
+    def _end_unanswered(self, lane: Lane) -> None:
+        """Fail what waits behind sends that no broker answers: it would wait for one round of timeouts after another,
+        and nothing of it is stored."""
+        now_ms = self.clock.monotonic_ms()
+        silence_ms = now_ms - lane.heard_ms
+        if silence_ms < self._silence_ms:
+            return
+        for parcel in self._lanes.take_back(lane, now_ms - self._silence_ms):
+            error = SendFailedError(
+                f"the message was not sent: no broker of topic {lane.key[0]!r} answered for {silence_ms} ms",
+                "nothing of it is stored; send it again when the brokers answer",
+            )
+            self._end(parcel, None, error)
 
     async def flush(self) -> None:
         """Send everything that waits, and wait for its answers. Raises the first failure nobody was told of."""
         self.inbox.drain()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-        parcels = [*self._lanes.unfinished(), *self._direct]
+        parcels = self._lanes.unfinished()
         if parcels:
             done: Any = asyncio.get_running_loop().create_future()
             left = len(parcels)
@@ -194,10 +211,18 @@ class Delivery:
         """Give up what still waits; `flush` first to avoid that."""
         self.inbox.close()
         self.inbox.drain()
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in self._lanes.lanes():
+            for parcel in self._lanes.take_back(lane):
+                self._end(parcel, None, closing_error())
         await self.sender.close()
+
+
+def closing_error() -> ClientClosedError:
+    return ClientClosedError("the producer was closed, and the message was not sent", "flush it first")
 
 
 def partition(items: Sequence[Outgoing], bytes_max: int) -> list[list[int]]:

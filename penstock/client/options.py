@@ -152,8 +152,17 @@ class ProducerOptions:
     # Batches of one topic that may be under way at the same time. Messages with a queue key travel one batch at a
     # time for each queue, so that their order survives a retry.
     batches_in_flight: int = 4
-    # Bytes that may wait for being sent. Beyond it a send waits, and fails after send_timeout_ms.
+    # Without batches, messages of one topic that may be under way at the same time. The others wait, and the
+    # timeout of a message begins when it is sent: a broker answers so many in time even if its disk is slow.
+    # Messages with a queue key travel one at a time for each queue.
+    sends_in_flight: int = 256
+    # Bytes of messages that have no answer yet, whether they are under way or wait. Beyond it a call waits until
+    # answers make room; one that cannot wait raises BufferFullError. A larger message is taken alone.
     buffer_bytes: int = 32 * 1024 * 1024
+    # The same in messages: a small one takes more memory than its bytes say.
+    buffer_messages: int = 50_000
+    # How long a call waits for room. Then it raises BufferFullError, and its message is not sent.
+    buffer_timeout_ms: int = 60_000
     # Avoid brokers that were slow or failed for a while, depending on how slow (sendLatencyFaultEnable).
     avoid_slow_brokers: bool = False
     # Whether messages carry a number by which brokers recognise one that is sent again: it is stored once, whatever
@@ -188,7 +197,10 @@ class ProducerOptions:
             ("batch_size", 0, 1_000_000),
             ("batch_bytes", 1024, 4 * 1024 * 1024),
             ("batches_in_flight", 1, 1024),
+            ("sends_in_flight", 1, 1024),
             ("buffer_bytes", 1024, _INT32_MAX),
+            ("buffer_messages", 1, _INT32_MAX),
+            ("buffer_timeout_ms", 1, _INT32_MAX),
             ("topic_queues", 1, 65_535),
         ):
             require_range(name, getattr(self, name), low, high)

@@ -20,14 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from penstock.client.async_producer import (
-    AsyncProducer,
-    Body,
-    OnResult,
-    ProducerSettings,
-    closed_error,
-    no_room_error,
-)
+from penstock.client.async_producer import AsyncProducer, Body, OnResult, ProducerSettings
 from penstock.client.delivery import Delivery
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions
@@ -35,6 +28,7 @@ from penstock.client.outgoing import MessageParts, Outgoing
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
+from penstock.client.room import closed_error
 from penstock.client.routes import MessageQueue
 from penstock.client.service_state import ServiceState
 from penstock.client.tracing import TraceCounts
@@ -168,7 +162,8 @@ class Producer:
     def send_async(
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
     ) -> concurrent.futures.Future[SendResult]:
-        """Send without waiting for the answer; waits only while too much is unanswered already."""
+        """Send without waiting for the answer. Waits only while too much is unanswered already, for up to
+        `buffer_timeout_ms`; then BufferFullError. In the client's own thread, as in callbacks, that comes at once."""
         delivery = self._delivery or self._ready()
         item = delivery.composer.compose(message, body, **parts)
         future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
@@ -185,7 +180,7 @@ class Producer:
         **parts: Unpack[MessageParts],
     ) -> None:
         """Send without a future: the cheapest way. `on_result` is called in the client's thread, with the
-        result or the error; without it the next `flush` raises what failed."""
+        result or the error; without it the next `flush` raises what failed. Waits as `send_async` does."""
         delivery = self._delivery or self._ready()
         item = delivery.composer.compose(message, body, **parts)
         item.callback = on_result
@@ -269,14 +264,10 @@ class Producer:
             self._leave_when_there_is_room(delivery, item)
 
     def _leave_when_there_is_room(self, delivery: Delivery, item: Outgoing) -> None:
-        self._running().check_may_wait()
-        inbox, clock = delivery.inbox, delivery.clock
-        deadline = clock.monotonic_ms() + self.options.send_timeout_ms
-        while not inbox.put(item):
-            left = deadline - clock.monotonic_ms()
-            if left <= 0:
-                raise no_room_error(self.options)
-            inbox.wait_for_room(left / 1000)
+        if self._running().is_current:
+            raise delivery.room.full_error()  # room is made in this thread: waiting here would never end
+        delivery.room.block(item.size)
+        delivery.inbox.leave(item)
 
 
 def _closer(producer: weakref.ref[Producer]) -> Callable[[], None]:

@@ -127,6 +127,9 @@ class Sender:
     def post(self, parcel: Parcel) -> None:
         """Send a parcel; never waits."""
         parcel.began_ms = self._clock.monotonic_ms()
+        lane = parcel.lane
+        if lane is not None and len(lane.in_flight) == 1:
+            lane.heard_ms = parcel.began_ms  # it was idle: silence begins now
         is_idempotent = self._options.idempotent
         if is_idempotent:
             self._number(parcel)
@@ -214,6 +217,8 @@ class Sender:
             if isinstance(outcome, ConnectError):
                 return attempts.absent(outcome, self._clock.monotonic_ms())
             return attempts.lost(outcome)
+        if parcel.lane is not None:
+            parcel.lane.heard_ms = self._clock.monotonic_ms()
         if not is_stored(outcome.code):
             self._record(broker_name, None)
             return attempts.refused(outcome, self._clock.monotonic_ms())

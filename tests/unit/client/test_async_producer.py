@@ -679,7 +679,7 @@ def test_a_send_waits_for_room_and_gives_up_after_its_time():
         with pytest.raises(BufferFullError):
             await producer.send("T", b"x" * 1500)
 
-    run(scenario, buffer_bytes=2000, send_timeout_ms=300, retries=1)
+    run(scenario, buffer_bytes=2000, buffer_timeout_ms=300, retries=1)
 
 
 def test_flush_sends_what_lingers_and_raises_what_nobody_was_told():

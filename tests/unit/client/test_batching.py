@@ -5,7 +5,9 @@ import pytest
 from penstock._hot.decode import encode_items as encode_batch
 from penstock.client.batching import Accumulator
 from penstock.client.inbox import Inbox
+from penstock.client.options import ProducerOptions
 from penstock.client.outgoing import RECORD_OVERHEAD, Outgoing
+from penstock.client.room import Room
 from penstock.errors import ClientClosedError
 from penstock.protocol.bodies.batch import decode_batch
 from penstock.protocol.bodies.queues import MessageQueue
@@ -138,13 +140,17 @@ class Wakes:
 
 
 def inbox(loop, taken, wakes=None, **more):
-    options = {"linger_ms": 20, "messages_max": 100, "bytes_max": 10_000, "room_bytes": 100_000, **more}
+    room = {"buffer_bytes": more.pop("room_bytes", 100_000), "buffer_messages": 100_000}
+    options = {"linger_ms": 20, "messages_max": 100, "bytes_max": 10_000, **more}
 
     def deliver(items):
         taken.append([each.body for each in items])
         return 1
 
-    return Inbox(deliver, loop=loop, call_soon=wakes or loop.call_soon, **options)
+    call_soon = wakes or loop.call_soon
+    return Inbox(
+        deliver, Room(ProducerOptions(**room), loop, call_soon), loop=loop, call_soon=call_soon, **options
+    )
 
 
 def test_the_loop_is_woken_once_and_takes_everything_after_lingering():
@@ -192,31 +198,33 @@ def test_who_finds_no_room_waits_until_answers_free_it():
     async def main():
         loop = asyncio.get_running_loop()
         taken = []
-        one = item(b"x" * 100)
+        one = item(b"x" * 1000)
         box = inbox(loop, taken, linger_ms=0, room_bytes=2 * one.size)
         assert box.put(one)
         assert box.put(one)
         assert not box.put(one)
         assert not box.reserve(1)
-        waiting = asyncio.ensure_future(box.room_freed())
-        thread = loop.run_in_executor(None, box.wait_for_room, 5.0)
-        await asyncio.sleep(0.05)
+        waiting = asyncio.ensure_future(box.room.wait(one.size))
+        await asyncio.sleep(0)
+        thread = loop.run_in_executor(None, box.room.block, one.size)
         assert not waiting.done()
-        box.release(one.size)
-        await asyncio.wait_for(waiting, 1)
-        assert await thread
-        assert box.put(one)
-        assert not await asyncio.to_thread(box.wait_for_room, 0.01)
+        box.room.release(one.size, 1)
+        await waiting
+        assert not thread.done()
+        assert not box.put(one), "the thread is first"
+        box.room.release(one.size, 1)
+        await thread
+        assert (box.room.bytes, box.room.messages) == (2 * one.size, 2)
 
     asyncio.run(main())
 
 
 def test_a_message_larger_than_the_room_goes_alone():
     async def main():
-        box = inbox(asyncio.get_running_loop(), [], linger_ms=0, room_bytes=10)
-        assert box.put(item(b"x" * 1000))
+        box = inbox(asyncio.get_running_loop(), [], linger_ms=0, room_bytes=1024)
+        assert box.put(item(b"x" * 2000))
         assert not box.put(item(b"y"))
-        box.release(box.held_bytes)
+        box.room.release(box.room.bytes, 1)
         assert box.put(item(b"y"))
 
     asyncio.run(main())
