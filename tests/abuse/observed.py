@@ -98,14 +98,17 @@ class Observed:
             told["objects"],
         )
 
-    def remote_ports(self) -> set[int]:
-        """Ports of those it has a TCP connection with."""
+    def remote_ports(self, local: int) -> set[int]:
+        """Ports of the clients connected to a port of its own.
+
+        The kernel gives one client port to several connections that differ in the server's port.
+        """
         inodes = {link[8:-1] for link in self._links() if link.startswith("socket:[")}
         found = set()
         for table in ("net/tcp", "net/tcp6"):
             for line in self._proc(table).read_text().splitlines()[1:]:
-                _, _, remote, _, _, _, _, _, _, inode, *_ = line.split()
-                if inode in inodes:
+                _, own, remote, _, _, _, _, _, _, inode, *_ = line.split()
+                if inode in inodes and int(own.rpartition(":")[2], 16) == local:
                     found.add(int(remote.rpartition(":")[2], 16))
         return found
 

@@ -86,8 +86,9 @@ class Arena:
     def _without(self, ports: set[int], when: str) -> Facts:
         """What it holds once the connections from these ports are gone, and the tasks that they had."""
         deadline = time.monotonic() + PATIENCE_S
+        broker_port = int(self.address.rpartition(":")[2])
         while True:
-            left, now = self.server.remote_ports() & ports, self.server.facts()
+            left, now = self.server.remote_ports(broker_port) & ports, self.server.facts()
             if not left and now.tasks <= self.base.tasks and now.sockets <= self.base.sockets + OTHERS:
                 return now
             assert time.monotonic() < deadline, (
