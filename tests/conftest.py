@@ -24,6 +24,7 @@ import pytest
 from penstock.runtime.disk import DiskUsage, SystemDisk
 from tests import proofs
 from tests.disk_limits import NO_DISK_LIMITS
+from tests.effort import LONG
 
 PURE_ASKED = os.environ.get("PENSTOCK_PURE") == "1"
 EXPECTED_FORM = os.environ.get("PENSTOCK_EXPECT") or ("pure" if PURE_ASKED else "compiled")
@@ -109,6 +110,18 @@ def roomy_disk() -> Iterator[None]:
         for name, percent in NO_DISK_LIMITS.items():
             patch.setenv(f"PENSTOCK_STORE_{name.upper()}", str(percent))
         yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that have a long variant only are left to `make soak` and the slices."""
+    if LONG:
+        return
+    only_long = [
+        item for item in items if any(mark.kwargs.get("only") for mark in item.iter_markers("long"))
+    ]
+    if only_long:
+        config.hook.pytest_deselected(items=only_long)
+        items[:] = [item for item in items if item not in only_long]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
