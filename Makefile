@@ -12,19 +12,23 @@ MAKEFLAGS += --no-builtin-rules
 
 # PYTHON=/path/to/python3.12 makes .venv from another interpreter (only while .venv does not exist).
 PYTHON ?=
-# Test processes side by side; 0 runs everything in one, for a debugger.
-JOBS ?= 2
-# Rounds of `make crash`.
-ROUNDS ?= 1000
-# Length and seed of `make chaos`; without a seed, another one each time.
-MINUTES ?= 5
+# Test processes side by side; 0 runs everything in one, for a debugger. Two for each core: tests mostly wait for servers.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+JOBS ?= $(shell expr 2 \* $(CORES))
+# Length and seed of `make soak`; without a seed, another one each time. MINUTES=0: every long variant once.
+MINUTES ?= 30
 SEED ?=
+# How long the gate gives a slice.
+SLICE_MINUTES ?= 8
+# What `make quick` takes for changed: a package of penstock/, or everything since a revision (default: main).
+ROOM ?=
+BASE ?=
 # More options for pytest: make test ARGS='-k recovery -x'
 ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PYTEST = scripts/run-tests $(PY) -n $(JOBS) --dist loadfile
+PYTEST = $(PY) -m pytest -n $(JOBS)
 
 # The form in which the hot modules are compiled has a stamp of its own: asking for another form recompiles.
 HOT_FORM := $(if $(filter-out 0,$(PENSTOCK_TRACE)),trace,$(if $(filter-out 0,$(PENSTOCK_BOUNDS)),bounds,release))
@@ -36,8 +40,6 @@ HOT_STAMP := $(VENV)/.stamp-hot-$(HOT_FORM)
 JAVA_STAMP := $(VENV)/.stamp-java
 SPARK_STAMP := $(VENV)/.stamp-spark
 
-# The folders whose tests run in both forms; the others start processes, where only the compiled form ships.
-BOTH_FORMS := $(wildcard tests/unit tests/compat tests/property)
 MYPY_EXTRA := $(wildcard benchmarks)
 
 .PHONY: help
@@ -46,32 +48,53 @@ help: ## Print this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'Variables: JOBS=2  ROUNDS=1000  MINUTES=5  SEED=n  ARGS="-k name"  PYTHON=python3.12'
+	@echo 'Variables: JOBS=4  ROOM=store  BASE=main  MINUTES=30  SEED=n  ARGS="-k name"  PYTHON=python3.12'
 
 .PHONY: demo
 demo: setup ## Show what Penstock does, with figures: about two minutes, everything in build/demo
 	@$(PY) -m penstock.cli.main demo --dir build/demo
 
 .PHONY: test
-test: setup ## Run the tests, compiled; then unit, compat and property tests again uncompiled
+test: setup ## Run the tests, compiled; then those of the hot modules again, uncompiled
 	@echo '== tests, hot modules compiled'
 	@env -u PENSTOCK_PURE PENSTOCK_EXPECT=compiled $(PYTEST) tests --ignore=tests/interop $(ARGS)
 	@$(MAKE) --no-print-directory test-pure
 	@$(PY) -m scripts.seed_lines compiled pure
 
 .PHONY: test-pure
-test-pure: $(DEPS_STAMP) ## Run unit, compat and property tests with the hot modules uncompiled
-	@echo '== tests, hot modules uncompiled: $(BOTH_FORMS)'
-	@PENSTOCK_PURE=1 PENSTOCK_EXPECT=pure $(PYTEST) $(BOTH_FORMS) $(ARGS)
+test-pure: $(DEPS_STAMP) ## Run the tests of the hot modules, golden bytes and corpora, uncompiled
+	@echo '== tests of the hot modules, uncompiled'
+	@PENSTOCK_PURE=1 PENSTOCK_EXPECT=pure $(PYTEST) $$($(PY) -m scripts.uncompiled) $(ARGS)
+
+.PHONY: quick
+quick: setup ## Run the tests nearest to your change, in two minutes: ROOM=store, BASE=main
+	@PENSTOCK_EXPECT=compiled $(PY) -m scripts.quick --jobs $(JOBS) $(if $(ROOM),--room $(ROOM)) $(if $(BASE),--base $(BASE)) $(if $(ARGS),-- $(ARGS))
+
+.PHONY: soak
+soak: setup ## Run the long variants of tests for MINUTES=n, from SEED=n: crashes, chaos, histories, fuzzing
+	@PENSTOCK_EXPECT=compiled $(PY) -m scripts.soak --jobs $(JOBS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ARGS),-- $(ARGS))
+
+.PHONY: slice
+slice: setup ## Run the next slice of the long variants and interop tests, and advance the counter
+	@$(PY) -m scripts.slices run --jobs $(CORES)
+	@$(PY) -m scripts.slices advance
+
+# What the gate runs: within a time, and the counter stays, because a clean checkout has nobody to commit it.
+.PHONY: slice-in-time
+slice-in-time: setup ## Run the next slice for at most SLICE_MINUTES, and leave the counter
+	@$(PY) -m scripts.slices run --jobs $(CORES) --minutes $(SLICE_MINUTES)
+
+.PHONY: times
+times: $(DEPS_STAMP) ## Write how long tests took in this clone into tests/history.json
+	@$(PY) -m scripts.history
 
 .PHONY: interop
 interop: setup ## Run Apache RocketMQ's own store, broker, clients and mqadmin against Penstock (needs Java 17+, Maven, Go)
-	@if reason=$$({ scripts/ensure-java --jdk --quiet && scripts/ensure-maven; } 2>&1); then \
-	    PATH="$$(dirname "$$(scripts/ensure-java --jdk)"):$$PATH" PENSTOCK_EXPECT=compiled \
-	        $(PYTEST) tests/interop -rs $(ARGS); \
-	else \
-	    scripts/banner 'INTEROP TESTS DID NOT RUN: Java or Maven is out of reach' "$$reason"; \
-	fi
+	@PENSTOCK_EXPECT=compiled scripts/with-maven $(PY) -m pytest -n $(CORES) tests/interop -rs $(ARGS)
+
+.PHONY: interop-core
+interop-core: setup ## Run the interop tests that every landing runs (tests/slices.toml)
+	@$(PY) -m scripts.slices core --jobs $(CORES)
 
 .PHONY: check
 check: $(DEPS_STAMP) ## Lint, format, types and import directions
@@ -103,16 +126,6 @@ bench-clients: setup ## Measure brokers with the same Java client, and the Pytho
 .PHONY: bench-kafka
 bench-kafka: setup ## Measure Spark reading Penstock beside Spark reading Kafka (needs Java 17+, Maven)
 	@$(PY) -m benchmarks.spark_kafka $(ARGS)
-
-.PHONY: crash
-crash: setup ## Kill writers, brokers, archives and streams at random moments for ROUNDS=n rounds and check what survives
-	@PENSTOCK_CRASH_ROUNDS=$(ROUNDS) PENSTOCK_EXPECT=compiled \
-	    $(PY) -m pytest tests/fault tests/spark -k 'crash or kill' --timeout=0 $(ARGS)
-
-.PHONY: chaos
-chaos: setup ## Break a whole cluster at random under load for MINUTES=n, by SEED=n, and check what it promised (needs Java)
-	@PENSTOCK_CHAOS_S=$$(( $(MINUTES) * 60 )) PENSTOCK_CHAOS_SEED=$(SEED) PENSTOCK_EXPECT=compiled \
-	    $(PY) -m pytest tests/fault/test_cluster_chaos.py -s -rs $(ARGS)
 
 .PHONY: format
 format: $(DEPS_STAMP) ## Rewrite the sources the way `make check` wants them

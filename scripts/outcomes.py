@@ -2,9 +2,9 @@
 
     {"kind": "compiled", "run": 3, "tests": {NODE: {"outcome": "passed", "run": 3, "seeds": [], "features": []}}}
 
-A run of everything replaces the file. A part of the tests, for instance one folder or what `scripts/run-tests`
-repeats, replaces what it ran and leaves the rest; which run an outcome is of is written beside it, so that a report
-on one run counts nothing older, while the compatibility table can be made from pieces.
+A run of everything replaces the file. A part of the tests, for instance one folder, replaces what it ran and leaves
+the rest; which run an outcome is of is written beside it, so that a report on one run counts nothing older, while
+the compatibility table can be made from pieces.
 
 Rule: the kind of a test follows from its folder and from the form of the hot modules: `interop`, `compiled`, `pure`.
 
@@ -21,11 +21,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts import uncompiled
 from scripts.marked_tests import ROOT, MarkedTest, Pair
 
 KINDS = ("compiled", "pure", "interop")
-PURE_FOLDERS = ("tests/unit", "tests/compat", "tests/property")
-"""What `make test-pure` runs: BOTH_FORMS of the Makefile."""
 INTEROP_FOLDER = "tests/interop"
 _SEVERITY = {"skipped": 0, "passed": 1, "failed": 2}
 
@@ -49,7 +48,7 @@ class Results:
     tests: dict[str, Outcome] = field(default_factory=dict)
 
     def latest(self) -> dict[str, Outcome]:
-        """Those of the last run and of its repetition."""
+        """Those of the last run."""
         return {node: found for node, found in self.tests.items() if found.run == self.run}
 
 
@@ -67,7 +66,7 @@ def belongs(test: MarkedTest, kind: str) -> bool:
     """Whether a whole run of that kind runs this test."""
     is_interop = test.path.startswith(f"{INTEROP_FOLDER}/")
     if kind == "pure":
-        return test.path.startswith(tuple(f"{folder}/" for folder in PURE_FOLDERS))
+        return test.path in uncompiled.files()
     return is_interop == (kind == "interop")
 
 
@@ -108,10 +107,10 @@ def load(kind: str, root: Path = ROOT) -> Results:
     return Results(kind, kept["run"], tests)
 
 
-def merge(old: Results, ran: Mapping[str, Outcome], *, again: bool, whole: bool) -> Results:
-    """What is kept after a run. `again`: it repeated tests of the run before, and belongs to it."""
-    number = max(old.run, 1) if again else old.run + 1
-    kept = {} if whole and not again else dict(old.tests)
+def merge(old: Results, ran: Mapping[str, Outcome], *, whole: bool) -> Results:
+    """What is kept after a run; a whole one replaces what was there."""
+    number = old.run + 1
+    kept = {} if whole else dict(old.tests)
     kept |= {node: Outcome(found.outcome, found.seeds, found.features, number) for node, found in ran.items()}
     return Results(old.kind, number, kept)
 

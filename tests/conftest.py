@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 
 from penstock.runtime.disk import DiskUsage, SystemDisk
-from tests import proofs
+from tests import proofs, timing
 from tests.disk_limits import NO_DISK_LIMITS
 from tests.effort import LONG
 
@@ -77,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
             returncode=3,
         )
     proofs.register(config, pure=form == "pure")
+    timing.register(config, keeps=form == "compiled")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,9 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Tests that have a long variant only are left to `make soak` and the slices."""
     if LONG:
         return
-    only_long = [
-        item for item in items if any(mark.kwargs.get("only") for mark in item.iter_markers("long"))
-    ]
+    only_long = [item for item in items if any(mark.kwargs.get("only") for mark in item.iter_markers("long"))]
     if only_long:
         config.hook.pytest_deselected(items=only_long)
         items[:] = [item for item in items if item not in only_long]

@@ -9,12 +9,10 @@ not that Penstock is: it counts only for what our clients do there.
 
 Environment:
     PENSTOCK_RESULTS   where the JSON files go (default build/results)
-    PENSTOCK_RERUN     1: this run repeats tests of the last one and belongs to it; set by scripts/run-tests
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
@@ -171,7 +169,6 @@ class Proofs:
         """Keeps what ran. A run that proves nothing leaves the files as they are."""
         if self._is_worker or not self._ran:
             return
-        again = os.environ.get("PENSTOCK_RERUN") == "1"
         marked = marked_tests.read(self._root)
         latest: dict[str, Outcome] = {}
         whole = False
@@ -179,7 +176,7 @@ class Proofs:
             ran = {n: o for n, o in self._ran.items() if outcomes.kind_of(n, pure=self._pure) == kind}
             if ran:
                 is_whole = outcomes.is_whole(kind, ran, marked)
-                kept = outcomes.merge(outcomes.load(kind, self._root), ran, again=again, whole=is_whole)
+                kept = outcomes.merge(outcomes.load(kind, self._root), ran, whole=is_whole)
                 outcomes.save(kept, self._root)
                 latest |= kept.latest()
                 whole |= kind == "compiled" and outcomes.is_whole(kind, kept.latest(), marked)

@@ -150,17 +150,6 @@ def test_a_whole_run_on_two_workers_counts_every_line(project: Project) -> None:
     }
 
 
-def test_what_failed_and_is_repeated_belongs_to_the_run(project: Project) -> None:
-    status, output = project.run("tests", BREAK="two")
-    assert status == 1
-    assert said(output)[1:] == ["their tests failed: S0-2", "left: S0-4 S0-5"]
-    assert project.results("compiled")["tests/fault/test_second.py::TestTwo::test_two"][0] == "failed"
-    status, output = project.run("tests/fault", "-k", "two", PENSTOCK_RERUN="1")
-    assert status == 0
-    assert said(output)[0].startswith("seed lines: 5. 2 are proven"), "with what the first run did"
-    assert project.results("compiled")["tests/fault/test_second.py::TestTwo::test_two"][0] == "passed"
-
-
 def test_a_part_says_that_it_is_one_and_leaves_the_rest_of_the_file(project: Project) -> None:
     project.run("tests")
     status, output = project.run("tests/unit", BREAK="java-4.9.8")
@@ -223,8 +212,6 @@ def test_a_test_with_rocketmq_says_which_release_it_ran_with() -> None:
 def test_kinds_follow_folders_and_form() -> None:
     assert outcomes.kind_of("tests/interop/test_a.py::test_b", pure=False) == "interop"
     assert outcomes.kind_of("tests/unit/test_a.py::test_b[c]", pure=True) == "pure"
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"BOTH_FORMS := $(wildcard {' '.join(outcomes.PURE_FOLDERS)})" in makefile
 
 
 def test_a_file_of_results_that_is_torn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

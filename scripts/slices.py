@@ -1,0 +1,146 @@
+"""Ten slices of what is too long for every landing: long variants, and interop tests beyond the core.
+
+    python -m scripts.slices core                             the interop tests that every landing runs
+    python -m scripts.slices run [--minutes N] [--number N]   the slice whose turn it is, or slice N
+    python -m scripts.slices advance                          the next landing runs the next slice
+    python -m scripts.slices list                             what is in each
+
+The counter is tests/slice-counter. `make slice` runs the slice whose turn it is and advances the counter, which is
+then committed with the change: the gate runs the one after it. So ten landings run everything.
+
+Rule: files are spread over the slices by their times in tests/history.json, the longest first, each into the slice
+with the least to do: the same files and times make the same slices everywhere. A slice that does not fit into its
+time says how many of its tests did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scripts import history
+from scripts.history import ROOT, UNKNOWN_S
+
+COUNT = 10
+COUNTER = ROOT / "tests" / "slice-counter"
+SETTINGS = ROOT / "tests" / "slices.toml"
+LONG_MARKER = "pytest.mark.long"
+NOTHING_COLLECTED = 5
+
+
+@dataclass(slots=True)
+class Slice:
+    """Files whose long variants run, and files of interop tests."""
+
+    long: list[str] = field(default_factory=list)
+    interop: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def core() -> list[str]:
+    """The interop tests of every landing."""
+    found: list[str] = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))["core"]
+    return found
+
+
+def _files(folder: str) -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("test_*.py"))
+
+
+def long_files() -> list[str]:
+    """Files with a long variant."""
+    interop = set(_files("tests/interop"))
+    marked = (file for file in _files("tests") if LONG_MARKER in (ROOT / file).read_text(encoding="utf-8"))
+    return [file for file in marked if file not in interop]
+
+
+def slices() -> list[Slice]:
+    """All of them."""
+    times = {length: history.load_committed().of_files(length) for length in history.LENGTHS}
+    left_out = set(core())
+    work = [(times["long"].get(file, UNKNOWN_S * 20), "long", file) for file in long_files()]
+    work += [
+        (times["short"].get(file, UNKNOWN_S * 4), "interop", file)
+        for file in _files("tests/interop")
+        if file not in left_out
+    ]
+    found = [Slice() for _ in range(COUNT)]
+    for seconds, kind, file in sorted(work, key=lambda item: (-item[0], item[2])):
+        least = min(found, key=lambda one: one.seconds)
+        (least.long if kind == "long" else least.interop).append(file)
+        least.seconds += seconds
+    return found
+
+
+def number() -> int:
+    """The slice whose turn it is."""
+    return int(COUNTER.read_text(encoding="utf-8")) % COUNT
+
+
+def advance() -> None:
+    COUNTER.write_text(f"{int(COUNTER.read_text(encoding='utf-8')) + 1}\n", encoding="utf-8")
+
+
+def run_tests(arguments: Sequence[str], jobs: int, until: float | None = None, *, long: bool = False) -> int:
+    """The exit status of pytest, for long variants or for interop tests; no test chosen is no failure."""
+    environment = {"PENSTOCK_EXPECT": "compiled", "PENSTOCK_LONG": "1" if long else "0"}
+    if until is not None:
+        environment["PENSTOCK_STOP_AT"] = str(until)
+    before = [] if long else ["scripts/with-maven"]
+    status = subprocess.run(
+        [*before, sys.executable, "-m", "pytest", "-n", str(jobs), "-rs", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
+    ).returncode
+    return 0 if status == NOTHING_COLLECTED else status
+
+
+def run(one: Slice, jobs: int, until: float | None) -> int:
+    """Both halves of a slice; the second also runs if the first failed."""
+    status = 0
+    if one.long:
+        status = run_tests(["-m", "long", *one.long], jobs, until, long=True)
+    if one.interop:
+        status = run_tests(one.interop, jobs, until) or status
+    return status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(prog="scripts.slices", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=["core", "run", "advance", "list"])
+    parser.add_argument("--number", type=int)
+    parser.add_argument("--minutes", type=float, default=0.0, help="a time limit; 0: none")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    chosen = number() if options.number is None else options.number % COUNT
+    if options.what == "advance":
+        advance()
+        print(f"the next landing runs slice {number()} of {COUNT}: commit {COUNTER.relative_to(ROOT)}")
+        return 0
+    if options.what == "list":
+        for index, one in enumerate(slices()):
+            print(f"slice {index}{' (next)' if index == chosen else ''}: about {one.seconds:.0f} s of tests")
+            print("".join(f"  long     {file}\n" for file in one.long), end="")
+            print("".join(f"  interop  {file}\n" for file in one.interop), end="")
+        return 0
+    if options.what == "core":
+        return run_tests(core(), options.jobs)
+    until = time.time() + options.minutes * 60 if options.minutes else None
+    one = slices()[chosen]
+    print(
+        f"slice {chosen} of {COUNT}: {len(one.long)} files of long variants, {len(one.interop)} of interop tests",
+        flush=True,
+    )
+    return run(one, options.jobs, until)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

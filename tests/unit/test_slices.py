@@ -1,0 +1,43 @@
+"""The slices of long variants and interop tests that take turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import slices, soak
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_ten_landings_run_every_long_variant_and_every_interop_test() -> None:
+    found = slices.slices()
+    assert len(found) == slices.COUNT
+    long = sorted(file for one in found for file in one.long)
+    interop = sorted(file for one in found for file in one.interop)
+    assert long == slices.long_files()
+    everything = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests/interop").rglob("test_*.py")}
+    assert sorted([*interop, *slices.core()]) == sorted(everything)
+    assert all((ROOT / file).exists() for file in slices.core())
+
+
+def test_the_same_files_are_the_same_slices() -> None:
+    assert slices.slices() == slices.slices()
+
+
+def test_the_counter_goes_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("9\n")
+    monkeypatch.setattr(slices, "COUNTER", counter)
+    assert slices.number() == 9
+    slices.advance()
+    assert (slices.number(), counter.read_text()) == (0, "10\n")
+
+
+def test_arguments_behind_two_dashes_are_those_of_pytest() -> None:
+    assert soak.split(["--minutes", "3", "--", "-k", "kill or crash"]) == (
+        ["--minutes", "3"],
+        ["-k", "kill or crash"],
+    )
+    assert soak.split(["--seed", "1"]) == (["--seed", "1"], [])
