@@ -140,6 +140,10 @@ docs-config: $(DEPS_STAMP) ## Write docs/configuration.md from the options of ea
 compatibility: $(DEPS_STAMP) ## Write the tables of docs/compatibility.md and docs/seeds.md from what the tests said last
 	@$(PY) -m scripts.compatibility
 
+.PHONY: screens
+screens: $(DEPS_STAMP) ## Write the help of every command into the file that tests compare with
+	@$(PY) -m tests.unit.cli.test_help
+
 .PHONY: constraints
 constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt
 	@$(PY) scripts/pin_constraints.py
