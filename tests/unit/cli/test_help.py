@@ -1,6 +1,6 @@
 """The help of every command, in 80 columns, as people last read and approved it.
 
-    make screens     write what the commands say now into tests/unit/cli/help.txt; read the difference before you commit it
+make screens     write what the commands say now into tests/unit/cli/help.txt; then read the difference
 """
 
 from __future__ import annotations
