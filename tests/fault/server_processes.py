@@ -1,6 +1,8 @@
 """Real `penstock` server processes that tests kill, stop, pause and start again at the same address.
 
-Standard error of all lives of a server goes into one file, so that a test can look at what it complained of.
+The port of a server is reserved (`penstock.testing.reserved_port`): known before the first start, and nobody else's
+while the server is down. Standard error of all lives goes into one file, so that a test can look at what it
+complained of.
 """
 
 from __future__ import annotations
@@ -9,25 +11,25 @@ import json
 import os
 import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import penstock
+from penstock.testing.reserved_port import ReservedPort
+from tests.fault.forked_process import ROOT, ForkedProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+__all__ = ["ROOT", "ServerProcess", "broker", "cluster", "name_server", "wait_known"]
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 
 
 class ServerProcess:
-    """One server and all its lives, always on the same port, which is known before the first."""
+    """One server and all its lives, always on the same port. `put_down` gives the port back."""
 
     def __init__(self, command: str, folder: Path, *arguments: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,8 +40,9 @@ class ServerProcess:
         self.full_mark = folder / "disk-is-full"
         self._launcher = ["penstock.cli.main"]
         self._arguments = arguments
-        self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
+        self._process: ForkedProcess | None = None
 
     @property
     def address(self) -> str:
@@ -63,20 +66,18 @@ class ServerProcess:
     def launch(self) -> None:
         """Start it without waiting for it."""
         assert self._process is None, "it runs already"
-        line = [sys.executable, "-m", *self._launcher, self.command, "--json", "--port", str(self.port)]
+        line = [*self._launcher, self.command, "--json", "--port", str(self.port)]
         line += ["--data", str(self.data), *self._arguments]
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
+        self._process = ForkedProcess(*line, log=self.log)
 
     def wait_ready(self) -> dict[str, Any]:
         """What the ready line says."""
         process = self._process
         assert process is not None
-        assert process.stdout is not None
         told, deadline = bytearray(), time.monotonic() + READY_TIMEOUT_S
         while not told.endswith(b"\n"):
             left = deadline - time.monotonic()
-            chunk = os.read(process.stdout.fileno(), 65_536) if is_readable(process.stdout, left) else b""
+            chunk = os.read(process.out, 65_536) if is_readable(process.out, left) else b""
             assert chunk, f"{self.command} is not ready, exit code {process.poll()}: {self.complaints()}"
             told += chunk
         facts: dict[str, Any] = json.loads(told)
@@ -112,18 +113,13 @@ class ServerProcess:
     def _end(self, number: int) -> int:
         process, self._process = self._process, None
         assert process is not None, "it does not run"
-        assert process.stdout is not None
         ended_before = process.poll()
         assert ended_before is None, f"{self.command} ended by itself, {ended_before}: {self.complaints()}"
         process.send_signal(number)
         try:
             return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
         finally:
-            process.stdout.close()
+            process.close()
 
     @property
     def is_running(self) -> bool:
@@ -151,24 +147,23 @@ class ServerProcess:
             error.add_note(f"standard error of the {self.command}:\n{self.complaints()[-4_000:]}")
 
     def put_down(self) -> None:
-        """Kill it if it runs, whatever state it is in."""
+        """Kill it if it runs, whatever state it is in. It is not started again."""
+        self._reserved.release()
+        self.let_die()
+
+    def let_die(self) -> None:
+        """The same for one that may have died by itself, and is started again."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            process.close()
 
 
-def is_readable(stream: IO[bytes], timeout_s: float) -> bool:
+def is_readable(descriptor: int, timeout_s: float) -> bool:
     """Whether something comes in time. Not by `select`, which knows a thousand descriptors: a test that failed before
     may still hold as many."""
     poll = select.poll()
-    poll.register(stream, select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(timeout_s, 0) * 1000))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def name_server(folder: Path) -> ServerProcess:
@@ -199,7 +194,7 @@ def cluster(
         yield names, node
 
 
-def wait_known(name_servers: str, *names: str, timeout_s: float = 20.0) -> float:
+def wait_known(name_servers: str, *names: str, timeout_s: float = 60.0) -> float:
     """Wait until a name server knows the masters of the named brokers, which answer before they are registered, or
     any broker if none is named; the seconds."""
     started = time.monotonic()

@@ -113,7 +113,7 @@ def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> Non
                 assert not mark.exists(), f"nobody died at {step}"
                 assert publish(staging, batch), "the same batch again is answered as done"
                 check_rows(found.names.address, batch + 1)
-                master.put_down()
+                master.let_die()
                 master.start()
                 found.wait(3)
         time.sleep(0.5)

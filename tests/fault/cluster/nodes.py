@@ -21,7 +21,8 @@ from penstock.protocol.bodies.controller import ReplicasInfo
 from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
 from tests.fault.broker_set import NAME, BrokerSet
 from tests.fault.cutting_proxy import CuttingProxy
-from tests.fault.server_processes import ServerProcess, broker, free_port, name_server
+from penstock.testing.reserved_port import ReservedPort
+from tests.fault.server_processes import ServerProcess, broker, name_server
 
 REVIVE_S = 90.0
 CALM_S = 120.0
@@ -100,7 +101,7 @@ def revive(server: ServerProcess) -> None:
             server.start()
             return
         except AssertionError:
-            server.put_down()
+            server.let_die()
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
@@ -129,7 +130,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         brokers = []
         for number in (1, 2, 3):
             ways = [proxy(one.address) for one in coordinators]
-            host, ha_port = f"127.0.0.{10 + number}", free_port()
+            host, ha_port = f"127.0.0.{10 + number}", stack.enter_context(ReservedPort()).number
             settings = (
                 *("--name", NAME, "--advertise", host, "--set", f"broker.ha_port={ha_port}"),
                 *("--set", "broker.coordinators=" + ";".join(way.address for way in ways)),
