@@ -4,7 +4,6 @@ Environment:
     PENSTOCK_EXPECT        compiled | pure: the form that must be loaded, or nothing runs at all.
                            Default: pure if PENSTOCK_PURE=1, else compiled.
     PENSTOCK_HYPOTHESIS    ci (default: the same moderate number of examples each time) | thorough
-    PENSTOCK_CRASH_ROUNDS  rounds of the crash tests (default 100)
 """
 
 import gc
@@ -86,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _keep_files_in_memory() -> None:
     """Temporary directories of tests are in memory, where there is room and TMPDIR does not say otherwise.
 
-    The same system calls are made, and a sync there is free: hundreds of stores that are killed, torn and opened again
-    would wait for this machine's disk most of the time. What a disk may lose is the business of `FaultyDisk`.
+    The same system calls are made, and a sync there is free: hundreds of stores that are killed, torn and opened
+    again would wait for this machine's disk most of the time. `FaultyDisk` says what a disk may lose.
     """
     parent = scratch_parent()
     if parent is not None and SystemDisk().usage(parent).available >= MEMORY_ROOM_BYTES:
@@ -151,13 +150,6 @@ def pytest_report_header(config: pytest.Config) -> str:
         f"{platform.python_version()}, {platform.platform()}, hypothesis profile "
         f"{os.environ.get('PENSTOCK_HYPOTHESIS') or 'ci'}"
     )
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The second try of `scripts/run-tests` is for tests that depend on the machine, not for losses."""
-    marker = item.get_closest_marker("unforgiven")
-    if marker is not None and os.environ.get("PENSTOCK_RERUN") == "1":
-        pytest.fail(f"it failed, and no second try changes that: {marker.args[0]}", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -253,12 +245,6 @@ def no_leaks_from_test(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if not request.node.get_closest_marker("leak_exempt"):
         fail_on_leaks("the test", before)
-
-
-@pytest.fixture(scope="session")
-def crash_rounds() -> int:
-    """How many times a crash test kills its writer: 100 in CI, more with `make crash ROUNDS=n`."""
-    return int(os.environ.get("PENSTOCK_CRASH_ROUNDS") or 100)
 
 
 @pytest.fixture

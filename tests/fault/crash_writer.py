@@ -1,8 +1,9 @@
 """The process that the crash tests kill: appends until it dies, and tells what was acknowledged.
 
-Started as `python crash_writer.py`; waits for one line on its standard input, `FOLDER SEED FIRST MODE KIB`, so that
-a test can have the next writer ready before the last one is dead. Writes a line `TOPIC QUEUE OFFSET SERIAL` for
-every message, only after its append was answered. Opens the folder by itself, so kills hit recovery too.
+    python -m tests.fault.crash_writer FOLDER SEED FIRST MODE KIB
+
+Prints `ready`, then a line `TOPIC QUEUE OFFSET SERIAL` for every message, only after its append was answered. Opens
+the folder by itself and after it was ready, so kills hit recovery too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
@@ -76,10 +74,9 @@ def append_some(store: MessageStore, entropy: SeededEntropy, serial: int) -> int
 def main() -> None:
     logging.disable(logging.WARNING)  # repairs are expected here; damage and failures are not
     tell(["ready"])
-    folder, seed, first, mode, segment_kib = sys.stdin.readline().split()
+    folder, seed, first, mode, segment_kib = sys.argv[1:]
     store = MessageStore.open(folder, options_of(mode, int(segment_kib)))
     threading.Thread(target=keep_busy, args=(store,), daemon=True).start()
-    tell(["open"])
     entropy, serial = SeededEntropy(int(seed)), int(first)
     while True:
         serial = append_some(store, entropy, serial)

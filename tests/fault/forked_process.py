@@ -1,20 +1,20 @@
 """Modules of Python that run as processes, forked off a server that has imported Penstock already.
 
 A fresh interpreter spends most of a second of processor time on imports, and these tests start hundreds. What is
-forked is otherwise a process of its own: environment, working directory and standard streams are those that a
-`python -m MODULE` started at the same moment would have, and it may be killed, stopped and waited for in the same way.
-The fork server begins with the first test (`tests/conftest.py`), so that no test counts as the one that leaked it.
+forked is otherwise a process of its own: it has the environment, the working directory and the standard streams that
+`python -m MODULE` would have, and may be killed, stopped and waited for in the same way. The fork server begins with
+the first test (`tests/conftest.py`), so that no test counts as the one that leaked it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import runpy
 import signal
 import subprocess
 import sys
-import time
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +27,11 @@ PRELOADED = [
     "penstock.coordinator.server",
     "penstock.nameserver.server",
     "penstock.testing.embedded",
+    "tests.fault.crash_writer",
     "tests.fault.forked_process",
+    "tests.fault.replica_writer",
+    "tests.fault.staging_broker",
+    "tests.fault.transaction_broker",
 ]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -40,7 +44,9 @@ def begin() -> None:
     forkserver.ensure_running()
 
 
-def _run(module: str, arguments: tuple[str, ...], environment: dict[str, str], out: Connection, log: str) -> None:
+def _run(
+    module: str, arguments: tuple[str, ...], environment: dict[str, str], out: Connection, log: str
+) -> None:
     """In the new process: become `python -m module arguments`."""
     os.environ.clear()
     os.environ.update(environment)
@@ -51,7 +57,8 @@ def _run(module: str, arguments: tuple[str, ...], environment: dict[str, str], o
         errors = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(errors, 2)
         os.close(errors)
-    sys.stdin, sys.stdout, sys.stderr = open(os.devnull), open(1, "w"), open(2, "w", buffering=1)
+    sys.stdout = open(1, "w")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1)  # noqa: SIM115
     sys.modules.pop(module, None)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -95,8 +102,10 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
+        """The fork server may have seen its end a moment earlier."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -7,20 +7,14 @@ judged against the store it leaves.
 
 from __future__ import annotations
 
-import os
-import time
-
 import penstock
 from tests.fault.client_load import AUDIT, WORKERS, Load
 from tests.fault.history_checks import Figures, check_history, percentiles
 from tests.fault.operation_history import History
 from tests.fault.server_processes import ServerProcess
+from tests.fault.waiting import until
 
 TOPIC, QUEUES = "orders", 4
-
-
-def chosen_seed() -> int:
-    return int(os.environ.get("PENSTOCK_CRASH_SEED") or time.time_ns() % 1_000_000_007)
 
 
 def new_history(name_servers: str) -> History:
@@ -60,6 +54,19 @@ def finish(history: History, name_servers: str, node: ServerProcess, *, kill: bo
     else:
         node.stop()
     return check_history(history, node.data)
+
+
+def wait_recovered(load: Load, history: History, moment: float) -> None:
+    """Wait until a message that was sent after a moment is acknowledged and delivered."""
+
+    def recovered() -> bool:
+        load.check()
+        return (
+            history.first_ok_after(moment) is not None
+            and history.first_delivery_after(moment, WORKERS) is not None
+        )
+
+    until(recovered, "a message that was sent, acknowledged and delivered after a fault")
 
 
 def recovery(history: History, moments: list[float]) -> tuple[list[float], list[float]]:

@@ -1,9 +1,10 @@
 """The replica that the crash tests kill: follows one of two masters' logs, is cut, follows the other, without end.
 
-Started as `python replica_writer.py`; waits for one line on its standard input, `MASTERS FOLDER FORK SEED MODE`.
-MASTERS has the logs `old` and `new`, the same up to position FORK. Writes a line for every step that is over:
-`copied WHICH END`, `flushed WHICH END`, `cut WHICH END`. Opens the folder by itself, so kills hit recovery and
-unfinished cuts too.
+    python -m tests.fault.replica_writer MASTERS FOLDER FORK SEED MODE
+
+MASTERS has the logs `old` and `new`, the same up to position FORK. Prints `ready`, then a line for every step that is
+over: `copied WHICH END`, `flushed WHICH END`, `cut WHICH END`. Opens the folder by itself and after it was ready, so
+kills hit recovery and unfinished cuts too.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
@@ -37,7 +36,7 @@ def tell(line: str) -> None:
 def main() -> None:
     logging.disable(logging.WARNING)
     tell("ready")
-    masters, folder, fork_text, seed, mode = sys.stdin.readline().split()
+    masters, folder, fork_text, seed, mode = sys.argv[1:]
     fork, entropy = int(fork_text), SeededEntropy(int(seed))
     logs = {
         which: MessageStore.open(Path(masters) / which, options_of(mode), read_only=True)

@@ -1,8 +1,7 @@
 """The archive's driver and the broker are killed while messages come in; every message is archived, once.
 
 The driver is `penstock pipeline archive` with its JVM; a kill leaves the JVM alive for a second or two, in which the
-next driver is started on the same directory. Readers look at the files all the while. `make crash ROUNDS=n` kills
-more often.
+next driver is started on the same directory. Readers look at the files all the while.
 """
 
 from __future__ import annotations
@@ -32,10 +31,13 @@ from penstock.message import decode_record
 from penstock.runtime import SeededEntropy, SystemDisk
 from penstock.spark.pipelines.archive_reading import archived_ranges
 from penstock.spark.pipelines.manifest import Manifest
-from tests.fault.load_scenarios import chosen_seed
+from tests.effort import by_length
+from tests.fault.seeded import seeded
 from tests.fault.server_processes import ROOT, cluster
 
 TOPIC, QUEUES = "orders", 3
+# The first kills the driver and the broker, the second only the driver, and so on.
+ROUNDS = by_length(1, 12)
 PACE_S = 0.01
 START_S = 180.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -174,24 +176,24 @@ def watching(root: Path) -> Iterator[list[str]]:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I15")
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(0)
-def test_kills_of_driver_and_broker_lose_and_repeat_nothing(tmp_path: Path, crash_rounds: int) -> None:
-    rounds, seed = max(crash_rounds // 40, 3), chosen_seed()
-    entropy, root, log = SeededEntropy(seed), tmp_path / "archive", tmp_path / "driver.log"
+def test_kills_of_driver_and_broker_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    root, log, left = tmp_path / "archive", tmp_path / "driver.log", 0
     root.mkdir()
-    left = 0
-    try:
+    with seeded() as seed:
+        entropy = SeededEntropy(seed)
         with cluster(tmp_path / "nodes") as (names, node):
             with penstock.Admin(names.address) as admin:
                 admin.create_topic(TOPIC, QUEUES)
             with watching(root) as wrong:
                 with Sender(names.address) as sender:
-                    for number in range(rounds):
+                    for number in range(ROUNDS):
                         driver = Driver(names.address, root, log, "--every", "0s", "--max-rows", "60")
                         try:
                             wait_for_batches(root, driver, 2)
                             time.sleep(entropy.fraction())
-                            if number % 2:
+                            if number % 2 == 0:
                                 node.kill()
                                 time.sleep(entropy.fraction() * 0.5)
                         finally:
@@ -202,9 +204,6 @@ def test_kills_of_driver_and_broker_lose_and_repeat_nothing(tmp_path: Path, cras
                 Driver(names.address, root, log, "--once").wait()
             assert wrong == []
             stored, archived = stored_rows(names.address), plain_rows(root)
-    except BaseException as error:
-        error.add_note(f"PENSTOCK_CRASH_SEED={seed}, {rounds} rounds")
-        raise
     assert archived == stored
     assert sender.acknowledged <= {body for _, _, body in archived}
     ends = Counter(queue for queue, _, _ in stored)
@@ -214,5 +213,5 @@ def test_kills_of_driver_and_broker_lose_and_repeat_nothing(tmp_path: Path, cras
     assert not list((root / "_staging").iterdir())
     assert not Manifest(root, SystemDisk()).sequences("intent")
     assert os.path.isdir(root / "_checkpoint")
-    print(f"\n[kill -9 of the archive's driver, {rounds} rounds, every other with the broker, seed {seed}]")
+    print(f"\n[kill -9 of the archive's driver, {ROUNDS} rounds, every other with the broker, seed {seed}]")
     print(f"  {len(archived)} messages, each once; {left} staged folders swept; {entries(root)} commits")

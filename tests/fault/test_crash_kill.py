@@ -1,15 +1,12 @@
 """A writer is killed with SIGKILL at random moments, again and again in the same directory.
 
 Kills hit everything the writer does: recovery of the last crash, appends, rolls of segments, queue files and
-index files, the keeper's syncs. `make crash ROUNDS=n` runs more of it; a failure prints its seed, and
-PENSTOCK_CRASH_SEED repeats it as far as timing allows.
+index files, the keeper's syncs.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,11 +14,16 @@ import pytest
 
 from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
+from tests.effort import by_length
 from tests.fault.crash_writer import options_of
+from tests.fault.forked_process import ForkedProcess
+from tests.fault.seeded import seeded
+from tests.fault.server_processes import is_readable
 from tests.fault.store_checks import Ledger, check_store
 
-WRITER = Path(__file__).with_name("crash_writer.py")
-ROUNDS_PER_FOLDER = 25
+ROUNDS = by_length(12, 1_000)
+ASYNC_ROUNDS = by_length(12, 250)
+ROUNDS_PER_FOLDER = by_length(6, 25)
 ROUNDS_PER_CHECK = 5
 SERIALS_PER_ROUND = 1_000_000
 LIFE_MAX_S = 0.2
@@ -34,48 +36,30 @@ def segment_kib_of(folder: Path) -> int:
     return SEGMENT_KIB[int(folder.name) // ROUNDS_PER_FOLDER % len(SEGMENT_KIB)]
 
 
-class Writer:
-    """One writer process, waiting to be told where to write."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(WRITER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def run_and_kill(self, folder: Path, mode: str, seed: int, first: int, life_s: float) -> list[list[str]]:
-        """Let it write, kill it after `life_s`, and return its acknowledgements."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if process.stdout.readline() != b"ready\n":
-            pytest.fail(f"the writer did not start: {process.communicate()[1].decode()}")
-        process.stdin.write(f"{folder} {seed} {first} {mode} {segment_kib_of(folder)}\n".encode())
-        process.stdin.flush()
-        deadline = time.monotonic() + life_s
-        os.set_blocking(process.stdout.fileno(), False)
+def run_and_kill(module: str, *arguments: str, life_s: float, log: Path) -> list[list[str]]:
+    """Let a writer work for `life_s` after it is ready, then kill it; the words of each line that it printed."""
+    log.unlink(missing_ok=True)
+    process = ForkedProcess(module, *arguments, log=log)
+    try:
         told = bytearray()
+        while not told.endswith(b"ready\n"):
+            byte = os.read(process.out, 1)
+            assert byte, f"the writer did not start: {log.read_text()}"
+            told += byte
+        told.clear()
+        deadline = time.monotonic() + life_s
         while (left := deadline - time.monotonic()) > 0:  # keep the pipe empty, or the writer would wait
-            told += process.stdout.read() or b""
-            time.sleep(min(left, 0.002))
-        assert process.poll() is None, (
-            f"the writer died by itself: {process.stderr and process.stderr.read()!r}"
-        )
-        os.set_blocking(process.stdout.fileno(), True)
+            if is_readable(process.out, min(left, 0.002)):
+                told += os.read(process.out, 1 << 20)
+        assert process.poll() is None, f"the writer died by itself: {log.read_text()}"
         process.kill()
-        rest, errors = process.communicate()
-        assert not errors, errors.decode()
-        lines = (bytes(told) + rest).split(b"\n")
-        # A last line without an end was cut by the kill; it was not told.
-        return [line.decode().split() for line in lines[:-1] if line != b"open"]
-
-    def stop(self) -> None:
-        """Also after `run_and_kill`, whose failure must not leave a process behind."""
-        if self._process.returncode is None:
-            self._process.kill()
-            self._process.communicate()
+        while rest := os.read(process.out, 1 << 20):
+            told += rest
+    finally:
+        process.close()
+    assert not log.read_text(), log.read_text()
+    # A last line without an end was cut by the kill; it was not told.
+    return [line.decode().split() for line in bytes(told).split(b"\n")[:-1]]
 
 
 def check_folder(folder: Path, mode: str, ledger: Ledger, *, clean: bool) -> None:
@@ -94,21 +78,20 @@ def check_folder(folder: Path, mode: str, ledger: Ledger, *, clean: bool) -> Non
         store.abandon()
 
 
-def kill_many_times(folder: Path, mode: str, rounds: int, seed: int) -> int:
+def kill_many_times(folder: Path, mode: str, rounds: int) -> int:
     """How many messages were acknowledged, all of which were found."""
-    entropy = SeededEntropy(seed)
     ledger, acknowledged, here = Ledger(), 0, folder / "0"
-    writer = Writer()
-    try:
+    with seeded(lambda: f"mode {mode}, folder {here}") as seed:
+        entropy = SeededEntropy(seed)
         for number in range(rounds):
-            current, writer = writer, Writer()
-            life_s = entropy.fraction() * LIFE_MAX_S
-            try:
-                told = current.run_and_kill(
-                    here, mode, seed + number, (number + 1) * SERIALS_PER_ROUND, life_s
-                )
-            finally:
-                current.stop()
+            first = (number + 1) * SERIALS_PER_ROUND
+            words = (str(here), str(seed + number), str(first), mode, str(segment_kib_of(here)))
+            told = run_and_kill(
+                "tests.fault.crash_writer",
+                *words,
+                life_s=entropy.fraction() * LIFE_MAX_S,
+                log=folder / "stderr.log",
+            )
             for topic, queue, offset, serial in told:
                 ledger.add(topic, int(queue), int(offset), int(serial))
             last_here = (number + 1) % ROUNDS_PER_FOLDER == 0 or number + 1 == rounds
@@ -117,16 +100,7 @@ def kill_many_times(folder: Path, mode: str, rounds: int, seed: int) -> int:
             if last_here:
                 acknowledged += ledger.count
                 ledger, here = Ledger(), folder / str(number + 1)
-    except BaseException as error:
-        error.add_note(f"crash round failed with PENSTOCK_CRASH_SEED={seed}, mode {mode}, folder {here}")
-        raise
-    finally:
-        writer.stop()
     return acknowledged
-
-
-def chosen_seed() -> int:
-    return int(os.environ.get("PENSTOCK_CRASH_SEED") or time.time_ns() % 1_000_000_007)
 
 
 @pytest.mark.fault("F1")
@@ -137,11 +111,11 @@ def chosen_seed() -> int:
 @pytest.mark.seed("S3-53")
 @pytest.mark.seed("S4-6")
 @pytest.mark.slow
-@pytest.mark.unforgiven("the next kills come at other moments")
+@pytest.mark.long
 @pytest.mark.timeout(0)
-def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path, crash_rounds: int) -> None:
-    acknowledged = kill_many_times(tmp_path, "sync", crash_rounds, chosen_seed())
-    assert acknowledged > crash_rounds, "the writers hardly wrote anything: this proved nothing"
+def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    acknowledged = kill_many_times(tmp_path, "sync", ROUNDS)
+    assert acknowledged > ROUNDS, "the writers hardly wrote anything: this proved nothing"
 
 
 @pytest.mark.fault("F1")
@@ -150,10 +124,9 @@ def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path, 
 @pytest.mark.seed("S3-54")
 @pytest.mark.seed("S3-55")
 @pytest.mark.slow
-@pytest.mark.unforgiven("the next kills come at other moments")
+@pytest.mark.long
 @pytest.mark.timeout(0)
-def test_crash_kill_under_async_flush_loses_nothing_written(tmp_path: Path, crash_rounds: int) -> None:
+def test_crash_kill_under_async_flush_loses_nothing_written(tmp_path: Path) -> None:
     """O-11: what a process wrote is in the page cache; only the machine can lose it."""
-    rounds = max(crash_rounds // 5, 1)
-    acknowledged = kill_many_times(tmp_path, "async", rounds, chosen_seed())
-    assert acknowledged > rounds, "the writers hardly wrote anything: this proved nothing"
+    acknowledged = kill_many_times(tmp_path, "async", ASYNC_ROUNDS)
+    assert acknowledged > ASYNC_ROUNDS, "the writers hardly wrote anything: this proved nothing"

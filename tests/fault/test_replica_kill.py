@@ -1,53 +1,26 @@
 """A replica is killed with SIGKILL while it follows two masters in turn and is cut in between.
 
 Kills hit everything: copying, cuts, recovery, cuts that recovery finishes. After each kill the log is one of the two
-masters', byte for byte, as far as it was told, and never a mixture. `make crash ROUNDS=n` runs more of it.
+masters', byte for byte, as far as it was told, and never a mixture.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
+from tests.effort import by_length
 from tests.fault.crash_writer import options_of
 from tests.fault.replica_checks import Branches, check_copy, is_prefix, make_branches
-from tests.fault.test_crash_kill import chosen_seed
+from tests.fault.seeded import seeded
+from tests.fault.test_crash_kill import run_and_kill
 
-WRITER = Path(__file__).with_name("replica_writer.py")
+ROUNDS = by_length(4, 250)
 LIFE_MAX_S = 0.4
-
-
-def run_and_kill(line: str, life_s: float) -> list[list[str]]:
-    """Let a replica work for `life_s` after it is ready; what it told."""
-    process = subprocess.Popen(
-        [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if process.stdout.readline() != b"ready\n":
-            pytest.fail(f"the replica did not start: {process.communicate()[1].decode()}")
-        process.stdin.write(line.encode())
-        process.stdin.flush()
-        os.set_blocking(process.stdout.fileno(), False)
-        told, deadline = bytearray(), time.monotonic() + life_s
-        while (left := deadline - time.monotonic()) > 0:
-            told += process.stdout.read() or b""
-            time.sleep(min(left, 0.002))
-        assert process.poll() is None, f"it died by itself: {process.stderr and process.stderr.read()!r}"
-        os.set_blocking(process.stdout.fileno(), True)
-    finally:
-        process.kill()
-        rest, errors = process.communicate()
-    assert not errors, errors.decode()
-    return [text.decode().split() for text in (bytes(told) + rest).split(b"\n")[:-1]]
 
 
 @pytest.fixture
@@ -63,24 +36,31 @@ def branches(tmp_path: Path, mode: str) -> Branches:
 @pytest.mark.invariant("I7")
 @pytest.mark.invariant("I11")
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_crash_kill_of_a_replica_leaves_one_masters_log(
-    tmp_path: Path, mode: str, branches: Branches, crash_rounds: int
+    tmp_path: Path, mode: str, branches: Branches
 ) -> None:
-    seed = chosen_seed()
-    entropy, cuts = SeededEntropy(seed), 0
-    masters = {
-        which: MessageStore.open(tmp_path / "masters" / which, options_of(mode), read_only=True)
-        for which in ("old", "new")
-    }
-    try:
-        rounds = max(crash_rounds // 4, 4)
-        for number in range(10 * rounds):
-            if number >= rounds and cuts:  # on a busy machine few replicas live until they are cut
+    cuts = 0
+    with seeded(lambda: f"mode {mode}") as seed, ExitStack() as opened:
+        entropy = SeededEntropy(seed)
+        masters = {
+            which: MessageStore.open(tmp_path / "masters" / which, options_of(mode), read_only=True)
+            for which in ("old", "new")
+        }
+        for master in masters.values():
+            opened.callback(master.close)
+        for number in range(10 * ROUNDS):
+            if number >= ROUNDS and cuts:  # on a busy machine few replicas live until they are cut
                 break
-            line = f"{tmp_path / 'masters'} {tmp_path / 'replica'} {branches.fork} {seed + number} {mode}\n"
-            told = run_and_kill(line, entropy.fraction() * LIFE_MAX_S + 0.05)
+            words = (str(tmp_path / "masters"), str(tmp_path / "replica"), str(branches.fork))
+            told = run_and_kill(
+                "tests.fault.replica_writer",
+                *(*words, str(seed + number), mode),
+                life_s=entropy.fraction() * LIFE_MAX_S + 0.05,
+                log=tmp_path / "stderr.log",
+            )
             cuts += sum(step[0] == "cut" for step in told)
             if not told:
                 continue
@@ -97,12 +77,6 @@ def test_crash_kill_of_a_replica_leaves_one_masters_log(
                     source = masters["new" if which == "old" else "old"]
                 check_copy(store, source, at_least)
                 assert store.queues.manifest.cut_to == -1
-    except BaseException as error:
-        error.add_note(f"crash round failed with PENSTOCK_CRASH_SEED={seed}, mode {mode}")
-        raise
-    finally:
-        for master in masters.values():
-            master.close()
     assert cuts > 0, "no replica lived long enough to be cut: this proved nothing"
 
 

@@ -23,7 +23,6 @@ def bodies(answer) -> list[bytes]:
 @pytest.mark.parametrize("columns", [(), ("body",)], ids=["records", "columns"])
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
-@pytest.mark.unforgiven
 def test_a_scan_outlives_kills_of_its_broker(tmp_path, columns):
     with cluster(tmp_path) as (names, node):
         with penstock.Admin(names.address) as admin:

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.runtime import SeededEntropy
-from tests.fault.load_scenarios import chosen_seed
+from tests.effort import chosen_seed
 from tests.fault.server_processes import cluster, wait_known
 from tests.fault.test_failover import ready
 

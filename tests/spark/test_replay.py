@@ -24,6 +24,7 @@ from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles
 from penstock.spark.pipelines.audit_sources import Source
 from penstock.spark.pipelines.replay import ReplaySettings, replay
 from penstock.testing import ManualClock
+from tests.effort import by_length
 from tests.unit.spark.archive_rows import SCHEMA, batch_of, places
 
 SMALL = ReplaySettings(slice_rows=150)
@@ -206,15 +207,14 @@ def slices_noted(kept: Path) -> int:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I2", "I15")
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(0)
-def test_a_replay_of_an_archive_that_is_killed_goes_on_without_loss_and_repeat(
-    spark, node, orders, tmp_path, crash_rounds
-):
+def test_a_replay_of_an_archive_that_is_killed_goes_on_without_loss_and_repeat(spark, node, orders, tmp_path):
     root_of_all, kept, target = tmp_path / "archive", tmp_path / "check", node.topic("killed")
     archive(orders, str(root_of_all), spark=spark, nameserver=node.address, once=True, merge=False)
     source = f"archive:{root_of_all}"
     # A plan of twelve slices: there is something left to do after four lives.
-    for number in range(min(max(crash_rounds // 100, 1), 4)):
+    for number in range(by_length(1, 4)):
         killed_in_the_middle(node, source, target, kept, tmp_path / "replay.log", all_of_it=number % 2 == 1)
     plan, noted = json.loads((kept / "plan.json").read_text()), slices_noted(kept)
     assert 2 <= noted < len(plan["slices"])

@@ -18,10 +18,10 @@ from pathlib import Path
 import penstock
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.controller import ReplicasInfo
+from penstock.testing.reserved_port import ReservedPort
 from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
 from tests.fault.broker_set import NAME, BrokerSet
 from tests.fault.cutting_proxy import CuttingProxy
-from penstock.testing.reserved_port import ReservedPort
 from tests.fault.server_processes import ServerProcess, broker, name_server
 
 REVIVE_S = 90.0
