@@ -1,9 +1,5 @@
 """Thousands of frames that are almost right, at a real name server and a real broker, while others work there.
 
-    FRAMES=1000000 SEED=7 pytest tests/abuse/test_mutated_frames.py -s
-
-Without `FRAMES` a hundred thousand, about a minute of a quiet machine with two cores.
-
 What must hold: neither process ends or logs an exception, every request is answered and nothing else closes a
 connection than what has to; what the processes hold afterwards is what they held before (I16); a producer and a
 consumer on other connections notice nothing, and every message that was acknowledged to them is there (I1, I2);
@@ -13,7 +9,6 @@ the directory holds nothing that does not belong there, and the store is sound.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -35,9 +30,10 @@ from tests.abuse.healthy import HealthyPair
 from tests.abuse.mutation import Mutator
 from tests.abuse.observed import Facts, Observed
 from tests.abuse.storm import Storm, Target
+from tests.effort import by_length, first_seed
 
-FRAMES = int(os.environ.get("FRAMES") or 100_000)
-SEED = int(os.environ.get("SEED") or 20261116)
+FRAMES = by_length(8_000, 1_000_000)
+SEED = first_seed(20261116)
 # Part of the frames that goes to the broker, and part after which what is held is held for good.
 TO_BROKER, WARM_UP = 0.55, 0.25
 # Tables that fill in the warm-up, so that what still grows afterwards grows without end.
@@ -122,6 +118,7 @@ def test_frames_come_from_their_seed_and_number_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(max(900, FRAMES // 100))
 @pytest.mark.abuse("A1")
 @pytest.mark.abuse("A3")
@@ -133,7 +130,7 @@ def test_frames_come_from_their_seed_and_number_alone() -> None:
 @pytest.mark.fault("F14")
 @pytest.mark.invariant("I1", "I2", "I16")
 def test_a_storm_of_mutated_frames(cluster: Cluster) -> None:
-    print(f"\nseed {SEED}, {FRAMES} frames")
+    print(f"\nPENSTOCK_SEED={SEED}, {FRAMES} frames")
     pair = HealthyPair(cluster.name_server.ready["nameserver"], SEED)
     try:
         storms = storms_of(cluster)

@@ -1,11 +1,10 @@
-"""A thousand histories of a balanced group that a seed decides, and proof that a broken rule would be found.
+"""Histories of a balanced group that a seed decides, and proof that a broken rule would be found.
 
-A failing history prints the command that replays it. `SEEDS=n` runs n histories, `FIRST_SEED=n` from there on.
+A failing history prints the command that replays it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from unittest.mock import patch
 
@@ -16,20 +15,22 @@ from penstock.coordinator.events import EventLines
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.bodies.balance import Binding
 from penstock.testing.simulation import Broken, simulate_balance
+from tests.effort import by_length, first_seed
 
-SEEDS = int(os.environ.get("SEEDS", "1000"))
-FIRST = int(os.environ.get("FIRST_SEED", "1"))
-LOTS = 10
-RING_SEEDS = max(1, SEEDS // 20)
+HISTORIES = by_length(300, 10_000)
+RING_HISTORIES = by_length(30, 500)
+FIRST = first_seed(1)
+LOTS = by_length(5, 20)
 # Histories among which a broken rule has to show.
 SEARCH = 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lot", range(LOTS))
 @pytest.mark.fault("F1", "F2", "F3")
 @pytest.mark.invariant("I10")
 def test_no_queue_has_two_readers_and_in_the_end_each_has_one(lot: int) -> None:
-    reports = [simulate_balance(seed) for seed in range(FIRST + lot, FIRST + SEEDS, LOTS)]
+    reports = [simulate_balance(seed) for seed in range(FIRST + lot, FIRST + HISTORIES, LOTS)]
     assert sum(one.faults for one in reports) > 5 * len(reports)
     assert sum(one.rounds for one in reports) > 5 * len(reports)
     assert sum(one.moves for one in reports) > 5 * len(reports)
@@ -37,10 +38,12 @@ def test_no_queue_has_two_readers_and_in_the_end_each_has_one(lot: int) -> None:
 
 
 @pytest.mark.seed("S4-32")
+@pytest.mark.long
 @pytest.mark.fault("F1", "F2", "F3")
 @pytest.mark.invariant("I10")
 def test_the_same_holds_where_a_ring_binds_queues_to_consumers() -> None:
-    reports = [simulate_balance(seed, binding=Binding.RING) for seed in range(FIRST, FIRST + RING_SEEDS)]
+    seeds = range(FIRST, FIRST + RING_HISTORIES)
+    reports = [simulate_balance(seed, binding=Binding.RING) for seed in seeds]
     assert sum(one.moves for one in reports) > 5 * len(reports)
     assert sum(one.refusals for one in reports) > len(reports)
     with pytest.raises(Broken, match=r"--balance --ring --seed \d+"):

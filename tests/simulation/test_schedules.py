@@ -1,11 +1,10 @@
 """Thousands of histories of a broker set that a seed decides, and proof that a broken rule would be found.
 
-A failing history prints the command that replays it. `SEEDS=n` runs n histories, `FIRST_SEED=n` from there on.
+A failing history prints the command that replays it.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -17,19 +16,21 @@ from penstock.coordinator.set_rules import SetPolicy
 from penstock.replication.acks import AckTracker
 from penstock.testing.simulation import Broken, Plan, simulate
 from penstock.testing.simulation.model_log import ModelLog
+from tests.effort import by_length, first_seed
 
-SEEDS = int(os.environ.get("SEEDS", "2000"))
-FIRST = int(os.environ.get("FIRST_SEED", "1"))
-LOTS = 20
+HISTORIES = by_length(400, 20_000)
+FIRST = first_seed(1)
+LOTS = by_length(10, 40)
 # Histories among which a broken rule has to show.
 SEARCH = 150
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lot", range(LOTS))
 @pytest.mark.fault("F1", "F2", "F3", "F5", "F10", "F11", "F12")
 @pytest.mark.invariant("I1", "I4", "I5", "I6", "I7", "I10", "I11")
 def test_every_history_keeps_what_was_promised(lot: int) -> None:
-    reports = [simulate(seed) for seed in range(FIRST + lot, FIRST + SEEDS, LOTS)]
+    reports = [simulate(seed) for seed in range(FIRST + lot, FIRST + HISTORIES, LOTS)]
     # Not idle: messages were acknowledged in both ways, masters changed, and there were faults.
     assert sum(one.replicated for one in reports) > 20 * len(reports)
     assert sum(one.alone for one in reports) > 5 * len(reports)
