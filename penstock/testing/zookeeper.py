@@ -5,8 +5,8 @@
         ensemble.leader().kill()            # SIGKILL; .pause() and .resume() are SIGSTOP and SIGCONT
 
 Rules. Only servers that were started here are signalled, by their process id, and all of them end with the
-`with`. They listen on loopback, on ports that were free when they were chosen; where one was taken meanwhile, others
-are tried. A server counts as ready when it says which role it has: its port is open and `imok` answered earlier.
+`with`. They listen on loopback, on ports that are reserved until then. A server counts as ready when it says which
+role it has: its port is open and `imok` answered earlier.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError, install_hint
+from penstock.testing.reserved_port import ReservedPort
 
 # What the server needs; without snappy it listens and never serves.
 _JARS = ("zookeeper-3", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # A young JVM that lives for seconds: little heap, no optimising compiler.
 _JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_READY_TIMEOUT_S = 60.0
-_START_TRIES = 3
+_READY_TIMEOUT_S = 90.0
 
 
 def why_unavailable() -> str:
@@ -45,27 +44,20 @@ def why_unavailable() -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ports:
-    client: int
-    quorum: int
-    election: int
-
-
 class ZooKeeperServer:
     """One server process and all its lives, always at the same address with the same data."""
 
-    def __init__(self, number: int, folder: Path, ports: _Ports, members: str, tick_ms: int) -> None:
+    def __init__(self, number: int, folder: Path, port: int, members: str, tick_ms: int) -> None:
         self.number = number
-        self.port = ports.client
-        self._folder = folder / f"server-{number}"
+        self.port = port
+        self.folder = folder / f"server-{number}"
         self._process: subprocess.Popen[bytes] | None = None
-        data = self._folder / "data"
+        data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(str(number), encoding="ascii")
-        self._config = self._folder / "zoo.cfg"
+        self._config = self.folder / "zoo.cfg"
         self._config.write_text(
-            f"tickTime={tick_ms}\ndataDir={data}\nclientPortAddress=127.0.0.1\nclientPort={ports.client}\n"
+            f"tickTime={tick_ms}\ndataDir={data}\nclientPortAddress=127.0.0.1\nclientPort={port}\n"
             "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=ruok,srvr,mntr\n"
             f"initLimit=20\nsyncLimit=5\n{members}",
             encoding="utf-8",
@@ -88,8 +80,8 @@ class ZooKeeperServer:
         """Start it without waiting for it."""
         assert not self.is_running, "it runs already"
         line = ["java", "-cp", _class_path(), *_JAVA_OPTIONS, _MAIN, str(self._config)]
-        with open(self._folder / "output.log", "ab") as log:
-            self._process = subprocess.Popen(line, stdout=log, stderr=log, cwd=self._folder)
+        with open(self.folder / "output.log", "ab") as log:
+            self._process = subprocess.Popen(line, stdout=log, stderr=log, cwd=self.folder)
 
     def kill(self) -> None:
         """SIGKILL, and gone when this returns."""
@@ -120,21 +112,22 @@ class ZooKeeperServer:
         return ""
 
     def output(self) -> str:
-        return (self._folder / "output.log").read_text(encoding="utf-8", errors="replace")
+        return (self.folder / "output.log").read_text(encoding="utf-8", errors="replace")
 
 
 class ZooKeeperEnsemble:
     """Servers that know each other."""
 
     def __init__(self, folder: Path, count: int, tick_ms: int) -> None:
-        ports = [_Ports(*ports) for ports in _free_ports(count)]
+        # Per server one for clients, one for the quorum, one for elections.
+        self._reserved = [[ReservedPort() for _ in range(3)] for _ in range(count)]
         members = "".join(
-            f"server.{number}=127.0.0.1:{port.quorum}:{port.election}\n"
-            for number, port in enumerate(ports, 1)
+            f"server.{number}=127.0.0.1:{quorum.number}:{election.number}\n"
+            for number, (_, quorum, election) in enumerate(self._reserved, 1)
         )
         self.servers = [
-            ZooKeeperServer(number, folder, port, members if count > 1 else "", tick_ms)
-            for number, port in enumerate(ports, 1)
+            ZooKeeperServer(number, folder, client.number, members if count > 1 else "", tick_ms)
+            for number, (client, _, _) in enumerate(self._reserved, 1)
         ]
 
     @property
@@ -152,6 +145,13 @@ class ZooKeeperEnsemble:
     def stop(self) -> None:
         for server in self.servers:
             server.kill()
+
+    def end(self) -> None:
+        """Kill all and give their ports back."""
+        self.stop()
+        for ports in self._reserved:
+            for port in ports:
+                port.release()
 
     def wait_serving(self, count: int) -> None:
         """Until so many servers say that they serve."""
@@ -182,27 +182,12 @@ class ZooKeeperEnsemble:
 @contextmanager
 def zookeeper_servers(folder: Path, count: int = 1, *, tick_ms: int = 500) -> Iterator[ZooKeeperEnsemble]:
     """So many servers, serving. The shortest session that they grant is two ticks, the longest twenty."""
-    ensemble = _started(folder, count, tick_ms)
+    ensemble = ZooKeeperEnsemble(folder, count, tick_ms)
     try:
+        ensemble.start()
         yield ensemble
     finally:
-        ensemble.stop()
-
-
-def _started(folder: Path, count: int, tick_ms: int) -> ZooKeeperEnsemble:
-    for attempt in range(1, _START_TRIES + 1):
-        ensemble = ZooKeeperEnsemble(folder / f"attempt-{attempt}", count, tick_ms)
-        try:
-            ensemble.start()
-            return ensemble
-        except PenstockError:
-            ensemble.stop()
-            if attempt == _START_TRIES:
-                raise
-        except BaseException:
-            ensemble.stop()
-            raise
-    raise AssertionError("not reached")
+        ensemble.end()
 
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
@@ -225,16 +210,3 @@ def _class_path() -> str:
     if lacking:
         raise PenstockError(f"pyspark's jars lack {', '.join(lacking)}", install_hint("spark"))
     return os.pathsep.join(str(jar) for jar in found)
-
-
-def _free_ports(count: int) -> list[tuple[int, int, int]]:
-    """Three per server, all different: held together until the last one is known."""
-    sockets = [socket.socket() for _ in range(3 * count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-    return [(ports[i], ports[i + 1], ports[i + 2]) for i in range(0, len(ports), 3)]

@@ -213,9 +213,6 @@ def unaffected(healthy: dict[str, object]) -> None:
     assert healthy["strangers"] == 0
     assert healthy["acked"] == healthy["received"] == healthy["read_again"]
     assert healthy["acked"] > 100, "the healthy pair hardly came to work"
-    for kind in ("send_ms", "trip_ms"):
-        latency = healthy[kind]
-        assert latency["p99"] < 3_000, (kind, latency)  # type: ignore[index]
 
 
 def assert_quiet(log: str) -> None:

@@ -20,11 +20,22 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.store import MessageStore, StoreOptions
-from tests.fault.server_processes import ServerProcess, broker, name_server
+from tests.fault.server_processes import ServerProcess, broker, name_server, options
+from tests.fault.waiting import until
 
 NAME = "set-a"
 SEGMENT = 4 << 20
-WAIT_S = 30.0
+WAIT_S = 90.0
+# A dead master is replaced when its lease is over, and consumers are balanced soon after the coordinator has started.
+QUICK_COORDINATOR = options(
+    "coordinator",
+    master_lease_ms=1_200,
+    broker_silent_ms=1_200,
+    first_balance_ms=1_000,
+    balance_gather_ms=200,
+    balance_retry_ms=300,
+)
+QUICK_BROKER = options("broker", beat_interval_ms=250)
 
 
 async def _call(address: str, command: Command, timeout_ms: int) -> Command:
@@ -102,13 +113,21 @@ class BrokerSet:
     def assert_equal_logs(self) -> None:
         """Nothing is being written, and everybody is in sync: the logs are the same, byte for byte."""
         self.wait(len(self.brokers))
-        time.sleep(0.3)
+        until(lambda: len(set(self.log_ends())) == 1, "logs of one length")
         self.kill_all()
         first, *others = [self.log_of(node) for node in self.brokers]
         assert first
         for other in others:
             assert len(other) == len(first)
             assert other == first
+
+    def log_ends(self) -> list[str]:
+        """How far each broker's log goes by its own word, which replicas that are in sync may be behind in."""
+        question = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return [
+            json.loads(raw(node.address, question).body)["table"]["commitLogMaxOffset"]
+            for node in self.brokers
+        ]
 
 
 @contextmanager
@@ -119,15 +138,18 @@ def broker_set(
     count: int = 3,
     fillable: bool = False,
     dies_at: Path | None = None,
+    coordinator_arguments: tuple[str, ...] = (),
 ) -> Iterator[BrokerSet]:
     """The set, with everybody in sync. `fillable`: the disks can be filled. `dies_at`: see `dying_server`."""
     names = name_server(folder / "nameserver")
-    coordinator = ServerProcess("coordinator", folder / "coordinator")
+    coordinator = ServerProcess(
+        "coordinator", folder / "coordinator", *QUICK_COORDINATOR, *coordinator_arguments
+    )
     nodes = [
         broker(
             folder / f"broker-{number}",
             names.address,
-            *("--name", NAME, "--set", f"broker.coordinators={coordinator.address}"),
+            *("--name", NAME, *options("broker", coordinators=coordinator.address), *QUICK_BROKER),
             *arguments,
             flush=flush,
         )

@@ -22,7 +22,7 @@ import penstock
 from penstock.testing.reserved_port import ReservedPort
 from tests.fault.forked_process import ROOT, ForkedProcess
 
-__all__ = ["ROOT", "ServerProcess", "broker", "cluster", "name_server", "wait_known"]
+__all__ = ["ROOT", "ServerProcess", "broker", "cluster", "name_server", "options", "wait_known"]
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -170,15 +170,15 @@ def name_server(folder: Path) -> ServerProcess:
     return ServerProcess("nameserver", folder)
 
 
+def options(section: str, **values: object) -> tuple[str, ...]:
+    """The arguments that set options of a server."""
+    return tuple(part for name, value in values.items() for part in ("--set", f"{section}.{name}={value}"))
+
+
 def broker(folder: Path, name_servers: str, *arguments: str, flush: str = "sync") -> ServerProcess:
     """A broker with small segments."""
-    settings = {
-        "store.flush_mode": flush,
-        "store.segment_size_bytes": str(4 << 20),
-        "store.queue_file_entries": "2000",
-    }
-    pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    return ServerProcess("broker", folder, "--nameserver", name_servers, *pairs, *arguments)
+    files = options("store", flush_mode=flush, segment_size_bytes=4 << 20, queue_file_entries=2000)
+    return ServerProcess("broker", folder, "--nameserver", name_servers, *files, *arguments)
 
 
 @contextmanager

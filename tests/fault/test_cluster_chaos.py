@@ -5,47 +5,44 @@
     I1                     committed offsets never go back, whoever is asked
     I6, I10                no queue of a balanced group has two owners
 
-Environment: PENSTOCK_CHAOS_S (seconds of misfortune), PENSTOCK_CHAOS_SEED; `make chaos MINUTES=n SEED=n` sets both.
+The short variant has shorter leases, sessions and misfortunes (`cluster/pace.py`).
 """
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.zookeeper import why_unavailable
+from tests.effort import by_length
 from tests.fault.cluster.faults import Storm
 from tests.fault.cluster.load import ClusterLoad, ReplicatedHistory, Watch
 from tests.fault.cluster.nodes import Cluster, cluster, make_topic
 from tests.fault.history_checks import check_history, percentiles
 from tests.fault.load_scenarios import QUEUES, TOPIC, queue_ends
 from tests.fault.operation_history import Outcome
+from tests.fault.seeded import seeded
+from tests.fault.waiting import until
 
-LASTS_S = float(os.environ.get("PENSTOCK_CHAOS_S") or 120)
-DRAIN_S = 120.0
+LASTS_S = by_length(12.0, 300.0)
+DRAIN_S = 180.0
 
 
 @pytest.mark.java
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fault("F1", "F2", "F3", "F4", "F11", "F12")
 @pytest.mark.invariant("I1", "I2", "I3", "I4", "I6", "I10", "I11", "I13")
 @pytest.mark.timeout(LASTS_S * 1.5 + 600)
 def test_a_cluster_keeps_its_promises_through_a_storm(tmp_path: Path) -> None:
     if reason := why_unavailable():
         pytest.skip(reason)
-    seed = int(os.environ.get("PENSTOCK_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     history = ReplicatedHistory(TOPIC, QUEUES)
     story: list[str] = []
-    try:
-        with cluster(tmp_path) as found:
-            _storm(found, history, seed, story)
-    except BaseException as error:
-        error.add_note(_told(history, seed, story, tmp_path))
-        raise
+    with seeded(lambda: _told(history, story, tmp_path)) as seed, cluster(tmp_path) as found:
+        _storm(found, history, seed, story)
 
 
 def _storm(found: Cluster, history: ReplicatedHistory, seed: int, story: list[str]) -> None:
@@ -70,7 +67,7 @@ def _storm(found: Cluster, history: ReplicatedHistory, seed: int, story: list[st
             drained_s = load.drain(lambda: queue_ends(found.name_servers), DRAIN_S)
         assert not watch.wrong, watch.wrong[:5]
     master = found.wait_calm()
-    time.sleep(1.0)
+    until(lambda: len(set(found.log_ends())) == 1, "logs of one length")
     for one in found.brokers:
         one.kill()
     logs = found.logs()
@@ -94,8 +91,8 @@ def _storm(found: Cluster, history: ReplicatedHistory, seed: int, story: list[st
     assert watch.held
 
 
-def _told(history: ReplicatedHistory, seed: int, story: list[str], folder: Path) -> str:
-    """Seed, story and what became of the sends; the whole history lies beside the servers' data."""
+def _told(history: ReplicatedHistory, story: list[str], folder: Path) -> str:
+    """The story and what became of the sends; the whole history lies beside the servers' data."""
     whole = folder / "history.txt"
     with open(whole, "w", encoding="utf-8") as file:
         for send in list(history.sends.values()):
@@ -111,7 +108,7 @@ def _told(history: ReplicatedHistory, seed: int, story: list[str], folder: Path)
     ]
     return "\n".join(
         [
-            f"make chaos SEED={seed}   (whole history: {whole})",
+            f"whole history: {whole}",
             *story,
             f"sends: {counts}; the last that failed:",
             *troubles[-15:],

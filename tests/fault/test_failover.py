@@ -25,10 +25,9 @@ from penstock.protocol.headers import (
 )
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.fault.server_processes import ServerProcess
+from tests.fault.waiting import DEADLINE_S, until, until_done
 
 TOPIC, GROUP = "orders", "workers"
-# With a lease of 2 s, and time for a slow machine.
-FAILOVER_MAX_S = 8.0
 
 
 class Sends:
@@ -56,16 +55,20 @@ class Sends:
                     self.acknowledged.append((body, time.monotonic()))
                 time.sleep(0.002)
 
-    def after(self, moment: float, timeout_s: float = FAILOVER_MAX_S) -> float:
-        """Seconds from a moment to the first message that was acknowledged later."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            for _, acknowledged in reversed(self.acknowledged[-1:]):
-                if acknowledged > moment + 0.05:
-                    first = next(at for _, at in self.acknowledged if at > moment + 0.05)
-                    return first - moment
-            assert time.monotonic() < deadline, f"nothing is acknowledged: {self.failures[-3:]}"
-            time.sleep(0.01)
+    def after(self, moment: float) -> float:
+        """Wait until a message is acknowledged later than a moment, and not by an answer that was on its way then;
+        the seconds to the first such."""
+
+        def later() -> bool:
+            return bool(self.acknowledged) and self.acknowledged[-1][1] > moment + 0.05
+
+        until(later, lambda: f"something acknowledged: {self.failures[-3:]}")
+        return next(at for _, at in self.acknowledged if at > moment + 0.05) - moment
+
+    def wait_more(self, count: int = 50) -> None:
+        """Wait until so many more are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        until(lambda: len(self.acknowledged) >= wanted, lambda: f"{count} acknowledged: {self.failures[-3:]}")
 
     @property
     def bodies(self) -> set[bytes]:
@@ -92,11 +95,8 @@ class Listening:
     def _take(self, message: ReceivedMessage) -> None:
         self.bodies.add(message.body)
 
-    def wait_for(self, wanted: set[bytes], timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not wanted <= self.bodies:
-            assert time.monotonic() < deadline, f"missing: {sorted(wanted - self.bodies)[:5]}"
-            time.sleep(0.05)
+    def wait_for(self, wanted: set[bytes]) -> None:
+        until(lambda: wanted <= self.bodies, lambda: f"the bodies {sorted(wanted - self.bodies)[:5]}")
 
     def __enter__(self) -> Listening:
         self._consumer.start()
@@ -107,7 +107,7 @@ class Listening:
         self._consumer.close()
 
 
-def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = 30.0) -> list[bytes]:
+def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = DEADLINE_S) -> list[bytes]:
     """Bodies that a new group gets, until it has those that are wanted."""
     found: list[bytes] = []
     deadline = time.monotonic() + timeout_s
@@ -123,14 +123,7 @@ def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = 30.0) 
 def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = False) -> Iterator[BrokerSet]:
     with broker_set(folder, *arguments, flush=flush, fillable=fillable) as found:
         with penstock.Admin(found.names.address) as admin:
-            deadline = time.monotonic() + 10
-            while True:
-                try:
-                    admin.create_topic(TOPIC, queues=4)
-                    break
-                except PenstockError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
+            until_done(lambda: admin.create_topic(TOPIC, queues=4))
         yield found
 
 
@@ -150,7 +143,7 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: 
         with Listening(found.names.address) as consumer, Sends(found.names.address) as sends:
             for _ in range(2):
                 epoch = found.wait(3).master_epoch
-                time.sleep(1.0)
+                sends.wait_more()
                 master = found.master()
                 master.kill()
                 killed = time.monotonic()
@@ -159,7 +152,7 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: 
                 assert found.wait(2, epoch=epoch + 1).master_address != master.address
                 master.start()
             found.wait(3)
-            time.sleep(0.5)
+            sends.wait_more()
             consumer.wait_for(sends.bodies)
         assert not sends.failures
         got = consume_all(found.names.address, sends.bodies)
@@ -175,7 +168,7 @@ def test_a_set_of_which_everybody_was_killed_comes_back_with_everything(tmp_path
         with penstock.Admin(found.names.address) as admin:
             admin.create_group(GROUP)
         with Sends(found.names.address) as sends:
-            time.sleep(1.0)
+            sends.wait_more()
             assert commit(found.master(), 7).code == 0
             found.kill_all()
         for node in found.brokers:
@@ -218,22 +211,22 @@ def test_a_master_that_slept_over_its_lease_acknowledges_nothing_and_follows(
                 answers.append(error)
 
         with Sends(found.names.address, durability) as sends:
-            time.sleep(1.0)
+            sends.wait_more()
             old.pause()
             paused = time.monotonic()
             # These wait in the sleeper's sockets, and are the first that it sees when it wakes.
             threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
             for thread in threads:
                 thread.start()
-            took = sends.after(paused, 15.0)
+            took = sends.after(paused)
             print(f"acknowledged again after {took:.2f} s")
             assert found.wait(2, epoch=epoch + 1).master_address != old.address
-            time.sleep(0.5)
+            sends.wait_more()
             old.resume()
             for thread in threads:
                 thread.join()
             found.wait(3)
-            time.sleep(0.5)
+            sends.wait_more()
         assert len(answers) == 8
         for answer in answers:
             assert not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS, answer
@@ -290,7 +283,7 @@ def test_committed_offsets_groups_and_topics_do_not_go_back(tmp_path: Path) -> N
 
 def committed_soon(node: ServerProcess) -> int:
     """It may be elected and not act yet: then it says nothing, rather than something old."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
             return committed(node)
@@ -321,14 +314,14 @@ def test_a_replica_takes_no_offsets_and_tells_none(tmp_path: Path) -> None:
 def test_a_master_that_stops_gives_its_place_up_at_once(tmp_path: Path) -> None:
     with ready(tmp_path) as found:
         with Sends(found.names.address) as sends:
-            time.sleep(0.5)
+            sends.wait_more()
             master, epoch = found.master(), found.wait(3).master_epoch
             began = time.monotonic()
             master.stop()
             found.wait(2, epoch=epoch + 1)
             took = sends.after(began)
             print(f"acknowledged again after {took:.2f} s")
-            time.sleep(0.5)
+            sends.wait_more()
             master.start()
             found.wait(3)
         assert not sends.failures
@@ -344,18 +337,18 @@ def test_a_set_goes_on_without_its_coordinator(tmp_path: Path) -> None:
     with ready(tmp_path) as found:
         master = found.master()
         with Sends(found.names.address) as sends:
-            time.sleep(0.5)
+            sends.wait_more()
             found.coordinator.kill()
-            time.sleep(4.0)  # two leases
-            assert sends.after(time.monotonic() - 0.5) < 2.0
+            until(
+                lambda: send_to(master, b"probe", "memory").code == ResponseCode.SERVICE_NOT_AVAILABLE,
+                "the end of the master's lease",
+            )
+            sends.wait_more()
             answer = send_to(master, b"alone", "memory")
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             found.coordinator.start()
             found.wait(3)
-            deadline = time.monotonic() + 10
-            while send_to(master, b"leased", "memory").code != ResponseCode.SUCCESS:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            until(lambda: send_to(master, b"leased", "memory").code == ResponseCode.SUCCESS, "another lease")
         assert not sends.failures
         assert found.master() is master
         got = consume_all(found.names.address, sends.bodies)

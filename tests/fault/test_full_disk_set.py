@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock.errors import PenstockError
 from tests.fault.test_failover import TOPIC, Listening, Sends, consume_all, ready
+from tests.fault.waiting import until
 
 
 @pytest.mark.fault("F4")
@@ -23,10 +24,11 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
 ) -> None:
     with ready(tmp_path, flush=flush, fillable=True) as found:
         with Sends(found.names.address) as sends:
-            time.sleep(1.0)
+            sends.wait_more()
             master = found.master()
+            failures = len(sends.failures)
             master.full_mark.touch()
-            time.sleep(0.5)
+            until(lambda: len(sends.failures) > failures, "a send that is refused")
             before = sends.bodies
             with (
                 penstock.Producer(found.names.address, send_timeout_ms=3_000) as producer,
@@ -35,7 +37,7 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
                 producer.send(TOPIC, b"too much")
             with Listening(found.names.address) as consumer:
                 consumer.wait_for(before)
-            time.sleep(2.0)
+            time.sleep(2.0)  # longer than the lease
             assert found.master() is master, "its lease does not depend on its disk"
             master.full_mark.unlink()
             returned = time.monotonic()
@@ -54,7 +56,7 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
 def test_a_replica_without_space_is_left_behind_and_catches_up(tmp_path: Path) -> None:
     with ready(tmp_path, fillable=True) as found:
         with Sends(found.names.address) as sends:
-            time.sleep(0.5)
+            sends.wait_more()
             replica = found.replicas()[0]
             replica.full_mark.touch()
             filled = time.monotonic()
@@ -63,7 +65,7 @@ def test_a_replica_without_space_is_left_behind_and_catches_up(tmp_path: Path) -
             sends.after(time.monotonic())
             replica.full_mark.unlink()
             found.wait(3)
-            time.sleep(0.5)
+            sends.wait_more()
         assert not sends.failures
         consume_all(found.names.address, sends.bodies)
         found.assert_equal_logs()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import penstock
 from penstock.errors import ConnectError
 from tests.fault.broker_set import broker_set
+from tests.fault.waiting import until
 
 KEYS = [f"k{number}" for number in range(24)]
 # A consumer in a process of its own; each line is a message that it got.
@@ -35,13 +35,6 @@ with penstock.Consumer(
 def read(process: subprocess.Popen[str], lines: list[str]) -> None:
     assert process.stdout is not None
     lines.extend(line.strip() for line in process.stdout)
-
-
-def until(is_so: Any, what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def makes_topic(admin: penstock.Admin) -> bool:
@@ -67,7 +60,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
     with broker_set(tmp_path, "--set", "broker.partition_lease_ms=2000", count=2) as found:
         names, coordinator = found.names.address, found.coordinator.address
         with penstock.Admin(names) as admin, penstock.Producer(names, partition_by_key=True) as producer:
-            until(lambda: makes_topic(admin), "no name server knows the broker")
+            until(lambda: makes_topic(admin), "a name server that knows the broker")
             for key in KEYS:
                 producer.send("orders", f"1 {key}".encode(), keys=key)
             lines: list[str] = []
@@ -78,7 +71,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
             reader = threading.Thread(target=read, args=(process, lines))
             reader.start()
             try:
-                until(lambda: len(lines) == 1 + len(KEYS), f"the owner got {len(lines)}")
+                until(lambda: len(lines) == 1 + len(KEYS), lambda: f"all for the owner, who got {len(lines)}")
                 assert lines[0] == "orders-point_to_point"
                 settings: Any = {"balance": "coordinator", "coordinators": coordinator, "binding": "ring"}
                 with penstock.Consumer(
@@ -92,13 +85,17 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
                     consumer.subscribe("orders")
                     assert consumer.group == lines[0]
                     until(
-                        lambda: any(one.topic == "orders" for one in consumer.assignment), "nothing was moved"
+                        lambda: any(one.topic == "orders" for one in consumer.assignment),
+                        "a queue that was moved",
                     )
                     process.kill()
                     found.master().kill()
                     for key in KEYS:
                         producer.send("orders", f"2 {key}".encode(), keys=key)
-                    until(lambda: {f"2 {key}" for key in KEYS} <= set(mine), f"got {sorted(mine)}")
+                    until(
+                        lambda: {f"2 {key}" for key in KEYS} <= set(mine),
+                        lambda: f"the second of each key: {sorted(mine)}",
+                    )
                     held = [one for one in consumer.assignment if one.topic == "orders"]
                     assert len(held) == 12
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -103,6 +104,17 @@ class Members:
         for name in list(self._consumers):
             self.leave(name)
 
+    def wait_work(self, *names: str) -> None:
+        """Wait until each of these members has been given ten more messages."""
+        before = len(self._begun)
+
+        def given() -> bool:
+            with self._lock:
+                later = Counter(name for name, _, _ in self._begun[before:])
+            return all(later[name] >= 10 for name in names)
+
+        wait_until(f"work for {names}", given)
+
     @property
     def count(self) -> int:
         return len(self._begun)
@@ -154,14 +166,14 @@ def test_order_holds_while_members_come_and_go(tmp_path: Path) -> None:
             members.join("a")
             wait_until("the first messages", lambda: members.count > 50)
             members.join("b")
-            time.sleep(1.5)
+            members.wait_work("b")
             members.join("c")
-            time.sleep(1.5)
+            members.wait_work("c")
             members.leave("a")
-            time.sleep(1.5)
+            members.wait_work("b", "c")
             members.join("d")
             members.leave("b")
-            time.sleep(1)
+            members.wait_work("c", "d")
         wait_until("everything is delivered", lambda: members.numbers() == senders.sent)
         members.close()
         judge(members, one_at_a_time=True)
@@ -190,7 +202,7 @@ def test_order_holds_through_a_failover(tmp_path: Path) -> None:
             count = members.count
             wait_until("messages after the failover", lambda: members.count > count + 200)
             members.leave("a")
-            time.sleep(1)
+            members.wait_work("b", "c")
         wait_until("everything is delivered", lambda: members.numbers() == senders.sent)
         members.close()
         judge(members, one_at_a_time=False)

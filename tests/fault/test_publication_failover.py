@@ -18,6 +18,7 @@ from penstock.protocol.command import Command
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.fault.server_processes import ServerProcess, broker, wait_known
 from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
+from tests.fault.waiting import until, until_done
 
 STEPS = ["begun 1", "copied 1", "copied 5", "all copied 1", "done 1", "released 1", "safe 1"]
 
@@ -62,34 +63,22 @@ def create_topic(found: BrokerSet, *others: str) -> None:
         admin.create_topic(TOPIC, queues=QUEUES)
 
 
-def check_rows(address: str, batches: int, timeout_s: float = 30) -> None:
+def check_rows(address: str, batches: int) -> None:
     """Each row of each batch once, in its queue, in its order; routes may lead to the dead one for a moment."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            with penstock.Admin(address) as admin:
-                places = [penstock.MessageQueue(TOPIC, NAME, queue) for queue in range(QUEUES)]
-                found = [[m.body for m in admin.read_messages(place, 0, limit=10_000)] for place in places]
-            break
-        except PenstockError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-    for queue, bodies in enumerate(found):
+
+    def read() -> list[list[bytes]]:
+        with penstock.Admin(address) as admin:
+            places = [penstock.MessageQueue(TOPIC, NAME, queue) for queue in range(QUEUES)]
+            return [[m.body for m in admin.read_messages(place, 0, limit=10_000)] for place in places]
+
+    for queue, bodies in enumerate(until_done(read)):
         rows = range(queue, ROWS, QUEUES)
         assert bodies == [b"%d/%d" % (batch, row) for batch in range(batches) for row in rows]
 
 
-def publish(staging: Staging, batch: int, timeout_s: float = 60) -> bool:
+def publish(staging: Staging, batch: int) -> bool:
     """What Spark does: publish, and when that fails run the batch again; whether it was there already."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            return staging.publish(NAME, "query", batch, stage(staging, batch)).already
-        except PenstockError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    return until_done(lambda: staging.publish(NAME, "query", batch, stage(staging, batch)).already)
 
 
 @pytest.mark.fault("F1")
@@ -116,8 +105,8 @@ def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> Non
                 master.let_die()
                 master.start()
                 found.wait(3)
-        time.sleep(0.5)
         for eye in eyes:
+            until(lambda eye=eye: eye.seen[-1:] == [ROWS * len(STEPS)], "the last batch at every broker")  # type: ignore[misc]
             eye.finish()
             assert set(eye.seen) <= {ROWS * batches for batches in range(len(STEPS) + 1)}
             assert eye.seen[-1] == ROWS * len(STEPS)
@@ -147,7 +136,7 @@ def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path
         assert found.master(epoch=epoch + 1) is not master
         lone.kill()
         with (
-            Staging(found.names.address, retry_ms=3_000) as staging,
+            Staging(found.names.address, retry_ms=1_000) as staging,
             pytest.raises(ConnectError, match=r"'lone', which has no master.*nothing is written elsewhere"),
         ):
             staging.home(query, TOPIC)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +17,15 @@ from penstock.client.received import ReceivedMessage
 from penstock.errors import PenstockError
 from tests.fault.broker_set import broker_set
 from tests.fault.server_processes import ROOT, cluster, wait_known
+from tests.fault.waiting import until
 
 TOPIC, GROUP = "orders", "workers"
 QUICK: dict[str, Any] = {"pull_retry_ms": 100, "reconnect_interval_ms": 200, "route_interval_ms": 500}
 PINGS = ("--set", "broker.push_ping_interval_ms=300", "--set", "broker.push_answer_timeout_ms=1000")
 
 
-def wait_until(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"still waiting for: {what}"
-        time.sleep(0.02)
+def wait_until(what: str, condition: Callable[[], object]) -> None:
+    until(condition, what)
 
 
 def create(address: str) -> None:

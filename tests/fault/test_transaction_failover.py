@@ -10,12 +10,13 @@ import pytest
 import penstock
 from penstock import ReceivedMessage, TransactionState
 from tests.fault.test_failover import TOPIC, consume_all, ready
+from tests.fault.waiting import until
 
 SOON = (
     "--set",
-    "broker.transaction_check_interval_ms=500",
+    "broker.transaction_check_interval_ms=200",
     "--set",
-    "broker.transaction_timeout_ms=500",
+    "broker.transaction_timeout_ms=300",
 )
 
 
@@ -59,10 +60,8 @@ def test_open_transactions_outlive_their_master(tmp_path: Path) -> None:
                 for kind in (b"keep", b"drop"):
                     with producer.transaction(TOPIC, b"%s %d" % (kind, number)) as transaction:
                         transaction.unknown()
-            deadline = time.monotonic() + 20
-            while len(listener.asked) < 5:  # some were put back, so that there are copies
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            # Some were put back, so that there are copies.
+            until(lambda: len(listener.asked) >= 5, "five that were asked about")
             master = brokers.master()
             epoch = brokers.wait(1).master_epoch
             # One more, whose work lasts until another broker is master.
@@ -72,8 +71,8 @@ def test_open_transactions_outlive_their_master(tmp_path: Path) -> None:
             assert transaction.state is TransactionState.COMMIT
             listener.may_answer = True
             wanted = {b"spanning", *(b"done %d" % n for n in range(5)), *(b"keep %d" % n for n in range(5))}
-            consume_all(names, wanted, timeout_s=60)
-            time.sleep(2)  # further rounds
+            consume_all(names, wanted)
+            time.sleep(1)  # five further rounds
         found = consume_all(names, wanted)
         everything = read_all(names)
         assert set(found) == wanted

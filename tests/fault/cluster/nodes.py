@@ -21,11 +21,12 @@ from penstock.protocol.bodies.controller import ReplicasInfo
 from penstock.testing.reserved_port import ReservedPort
 from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
 from tests.fault.broker_set import NAME, BrokerSet
+from tests.fault.cluster.pace import BEAT_MS, MASTER_LEASE_MS, SESSION_MS, TICK_MS
 from tests.fault.cutting_proxy import CuttingProxy
-from tests.fault.server_processes import ServerProcess, broker, name_server
+from tests.fault.server_processes import ServerProcess, broker, name_server, options
 
-REVIVE_S = 90.0
-CALM_S = 120.0
+REVIVE_S = 120.0
+CALM_S = 180.0
 
 
 @dataclass
@@ -83,6 +84,10 @@ class Cluster:
             assert time.monotonic() < deadline, f"the set does not come together again: {found}"
             time.sleep(0.2)
 
+    def log_ends(self) -> list[str]:
+        """How far each broker's log goes by its own word."""
+        return BrokerSet(self.names[0], self.coordinators[0], self.brokers).log_ends()
+
     def logs(self) -> dict[ServerProcess, bytes]:
         """The logs of dead brokers."""
         reader = BrokerSet(self.names[0], self.coordinators[0], self.brokers)
@@ -111,7 +116,7 @@ def revive(server: ServerProcess) -> None:
 def cluster(folder: Path) -> Iterator[Cluster]:
     """All of it, with a topic's worth of calm: everybody is in sync."""
     with ExitStack() as stack:
-        zookeeper = stack.enter_context(zookeeper_servers(folder / "zookeeper", count=3))
+        zookeeper = stack.enter_context(zookeeper_servers(folder / "zookeeper", count=3, tick_ms=TICK_MS))
 
         def proxy(target: str, listen: tuple[str, int] = ("127.0.0.1", 0)) -> CuttingProxy:
             found = stack.enter_context(CuttingProxy(listen))
@@ -124,7 +129,16 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         for number in (1, 2):
             ways = [proxy(server.address) for server in zookeeper.servers]
             metadata = "zookeeper:" + ",".join(way.address for way in ways)
-            one = ServerProcess("coordinator", folder / f"coordinator-{number}", "--metadata", metadata)
+            one = ServerProcess(
+                *("coordinator", folder / f"coordinator-{number}", "--metadata", metadata),
+                *options(
+                    "coordinator",
+                    session_timeout_ms=SESSION_MS,
+                    master_lease_ms=MASTER_LEASE_MS,
+                    broker_silent_ms=MASTER_LEASE_MS,
+                    first_balance_ms=1_000,
+                ),
+            )
             coordinators.append(one)
             around[one] = ways
         brokers = []
@@ -132,8 +146,13 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             ways = [proxy(one.address) for one in coordinators]
             host, ha_port = f"127.0.0.{10 + number}", stack.enter_context(ReservedPort()).number
             settings = (
-                *("--name", NAME, "--advertise", host, "--set", f"broker.ha_port={ha_port}"),
-                *("--set", "broker.coordinators=" + ";".join(way.address for way in ways)),
+                *("--name", NAME, "--advertise", host),
+                *options(
+                    "broker",
+                    ha_port=ha_port,
+                    coordinators=";".join(way.address for way in ways),
+                    beat_interval_ms=BEAT_MS,
+                ),
             )
             node = broker(
                 folder / f"broker-{number}", ";".join(n.address for n in names), *settings, flush="async"
