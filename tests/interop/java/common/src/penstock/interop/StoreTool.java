@@ -94,6 +94,8 @@ public final class StoreTool {
                 ? Release.put(store, MessageJson.single(spec))
                 : store.putMessages(MessageJson.batch(batch))));
         }
+        // Queues are written behind the log: halted before they are, the directory would depend on how fast this machine is.
+        awaitDispatch(store);
         answerOffsets(store);
         return options.halt ? HALTED : stop(store);
     }
