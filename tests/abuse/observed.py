@@ -40,7 +40,7 @@ class Facts:
 class Observed:
     """Starts the process and waits for its ready line; `stop` ends it as an operator would."""
 
-    def __init__(self, folder: Path, *command: str, ready_s: float = 20.0) -> None:
+    def __init__(self, folder: Path, *command: str, ready_s: float = 90.0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / "server.stderr"
         self._facts_path = folder / "facts.json"
@@ -81,7 +81,7 @@ class Observed:
         """What it holds now. Raises if it does not answer: its loop or itself would be gone."""
         self._facts_path.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR2)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while not self._facts_path.exists():
             assert self.is_alive, f"the server is gone: {self.log()[-2_000:]}"
             assert time.monotonic() < deadline, "the server's loop does not turn any more"

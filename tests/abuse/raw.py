@@ -76,7 +76,7 @@ class RawPeer:
             pass
 
 
-async def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], object], seconds: float = 90.0) -> None:
     """Wait for what the other side of a socket does."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110  # there is no event across a socket

@@ -312,14 +312,15 @@ def test_the_longest_wait(tmp_path: Path, wait_ms: int) -> None:
 @pytest.mark.abuse("A14")
 def test_many_long_polls(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        clients = [bench.connect() for _ in range(20)]
-        waiting = [
-            asyncio.ensure_future(client.pull(offset=1, wait_ms=30_000))
-            for client in clients
-            for _ in range(15)
-        ]
         polling = bench.broker._pulls.polling  # type: ignore[union-attr]
-        await until(lambda: len(polling) == 100 and sum(task.done() for task in waiting) >= 200)
+        waiting: list[asyncio.Task[Command]] = []
+        for _ in range(20):
+            # One connection after the other: what is pushed out of one makes room for its own next.
+            client = bench.connect()
+            those = [asyncio.ensure_future(client.pull(offset=1, wait_ms=600_000)) for _ in range(15)]
+            await until(lambda those=those: sum(task.done() for task in those) == 5)  # type: ignore[misc]
+            waiting += those
+        await until(lambda: len(polling) == 100 and sum(task.done() for task in waiting) == 200)
         done = [task.result().code for task in waiting if task.done()]
         assert (done.count(215), done.count(19)) == (100, 100), "over the connection's limit; oldest, early"
         await bench.client.send()

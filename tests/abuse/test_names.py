@@ -259,7 +259,7 @@ def test_a_property_names_no_topic_to_write_to(tmp_path: Path) -> None:
                 "T", b"late", DELAY="1", REAL_TOPIC="SCHEDULE_TOPIC_XXXX", REAL_QID="3", RETRY_TOPIC="TBW102"
             )
             assert sent.code == 0
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(90):
                 while bench.broker.store.max_offset("T", 0) == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert [m.body for m in records((await bench.client.pull("T")).body)] == [b"late"]

@@ -111,7 +111,7 @@ def test_both_ways_do_the_same_with_mutated_sends(tmp_path: Path) -> None:
                 peer.writer.write(chunk[:cut])
                 await asyncio.sleep(0)
                 peer.writer.write(chunk[cut:])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 one, other = [comparable(await peer.answers(owed)) for peer in peers]
             for row, same in zip(one, other, strict=True):
                 assert row == same

@@ -27,7 +27,7 @@ ASYNC_AT_ONCE = 16
 BATCH = 8
 PAUSE_S = 0.01
 TROUBLE_PAUSE_S = 0.05
-CLOSE_S = 30.0
+CLOSE_S = 90.0
 RETRIED_EVERY = 61
 
 
@@ -101,7 +101,7 @@ class Load:
         if self._failures:
             raise self._failures[0]
 
-    def drain(self, ends: Callable[[], dict[int, int]], timeout_s: float = 40.0) -> float:
+    def drain(self, ends: Callable[[], dict[int, int]], timeout_s: float = 120.0) -> float:
         """Wait until both groups have seen all there is and are done with what was acknowledged; the seconds."""
         started = time.monotonic()
         wanted = ends()
@@ -168,7 +168,7 @@ class Load:
                 continue
             future.add_done_callback(lambda done, send=send: self._answered(send, done))
             futures.append(future)
-        _, late = concurrent.futures.wait(futures, 60)
+        _, late = concurrent.futures.wait(futures, 120)
         assert not late, f"{len(late)} sends have no end"
         return sends
 

@@ -19,7 +19,10 @@ from penstock.store.audit import LogAudit
 from penstock.store.findings import Findings
 from penstock.testing import FaultyDisk, ManualClock
 from tests.disk_limits import NO_DISK_LIMITS
+from tests.effort import by_length
 
+# The power goes before every change of the disk in the long variant, else before every fifth.
+CUT_STEP = by_length(5, 1)
 TOPICS = ("orders", "payments", "%RETRY%billing")
 QUEUES = 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 import penstock
+from tests.effort import by_length
 from tests.fault.server_processes import ServerProcess, broker, name_server, wait_known
+from tests.fault.waiting import until
 
 TOPIC = "ha-orders"
+VICTIMS = ("slave", "master", "slave") * by_length(1, 15)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
@@ -37,16 +40,6 @@ def pair(
         ):
             wait_known(names.address)
             yield names, master, slave
-
-
-def until(holds: Callable[[], Any], what: str, timeout_s: float = 40.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = holds()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def send_replicated(producer: penstock.Producer, first: int, count: int) -> list[bytes]:
@@ -86,7 +79,7 @@ def table(server: ServerProcess, name: str) -> dict[str, Any]:
     return found
 
 
-def bodies_of(names: str, group: str, wanted: int, timeout_s: float = 60.0) -> list[bytes]:
+def bodies_of(names: str, group: str, wanted: int, timeout_s: float = 90.0) -> list[bytes]:
     """What a new group reads, until it has so many."""
     found: list[bytes] = []
     with penstock.Consumer(names, group=group, start_from="first") as consumer:
@@ -102,11 +95,12 @@ def bodies_of(names: str, group: str, wanted: int, timeout_s: float = 60.0) -> l
 @pytest.mark.seed("S0-18")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I2", "I3")
+@pytest.mark.long
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_kills_of_either_leave_the_same_log_in_both(tmp_path: Path, flush: str) -> None:
     with pair(tmp_path, flush=flush) as (names, master, slave):
         with penstock.Producer(names.address, group="shop") as producer:
-            sent = send_replicated(producer, 0, 300)
+            sent = send_replicated(producer, 0, 100)
             stop = threading.Event()
             extra: list[bytes] = []
 
@@ -124,13 +118,15 @@ def test_kills_of_either_leave_the_same_log_in_both(tmp_path: Path, flush: str) 
             thread = threading.Thread(target=load)
             thread.start()
             try:
-                for victim in (slave, master, slave, slave, master):
-                    time.sleep(0.7)
-                    victim.kill()
+                for victim in VICTIMS:
+                    stored = len(extra)
+                    until(lambda stored=stored: len(extra) > stored + 20, "load that is stored")  # type: ignore[misc]
+                    (slave if victim == "slave" else master).kill()
                     time.sleep(0.2)
-                    victim.start()
+                    (slave if victim == "slave" else master).start()
+                stored = len(extra)
+                until(lambda: len(extra) > stored + 20, "load that is stored at last")
             finally:
-                time.sleep(0.5)
                 stop.set()
                 thread.join()
             sent += send_replicated(producer, 300, 50)
@@ -164,7 +160,7 @@ def test_consumers_go_on_at_the_slave_while_the_master_is_gone_and_return(tmp_pa
                 found = _poll(consumer, 100)
                 master.kill()
                 # What nobody has read yet comes from the slave; nothing was lost with the master.
-                found += _poll(consumer, 201 - len(found), timeout_s=40)
+                found += _poll(consumer, 201 - len(found), timeout_s=90)
                 assert {b"%d" % number for number in range(200)} <= set(found)
                 with penstock.Admin(names.address) as admin:
                     (left,) = admin.cluster_status().brokers
@@ -176,7 +172,7 @@ def test_consumers_go_on_at_the_slave_while_the_master_is_gone_and_return(tmp_pa
                 master.start()
                 until(lambda: _sends(producer), "the master takes messages again")
                 assert producer.send(TOPIC, b"after").durability == "replicated"
-                assert b"after" in _poll(consumer, 1, timeout_s=40, last=b"after")
+                assert b"after" in _poll(consumer, 1, timeout_s=90, last=b"after")
         master.stop()
         slave.stop()
         assert_same_log(master, slave)
@@ -216,7 +212,7 @@ def _sends(producer: penstock.Producer) -> bool:
 
 
 def _poll(
-    consumer: penstock.Consumer, wanted: int, timeout_s: float = 30.0, last: bytes | None = None
+    consumer: penstock.Consumer, wanted: int, timeout_s: float = 90.0, last: bytes | None = None
 ) -> list[bytes]:
     found: list[bytes] = []
     deadline = time.monotonic() + timeout_s

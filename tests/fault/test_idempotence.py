@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.fault.cutting_proxy import CuttingProxy
 from tests.fault.server_processes import broker, name_server, wait_known
 from tests.fault.test_failover import TOPIC, ready
 from tests.fault.test_transaction_failover import read_all
+from tests.fault.waiting import DEADLINE_S, until
 
 
 def send(sequence: int, body: bytes, queue: int = 0) -> Command:
@@ -56,10 +56,7 @@ def test_a_broker_that_is_killed_between_store_and_answer_knows_the_message(
         with socket.create_connection(("127.0.0.1", node.port), 10) as unanswered:
             for number in range(1, 6):
                 unanswered.sendall(encode_frame(send(number, b"%d" % number)))
-            deadline = time.monotonic() + 20
-            while stored(node.address) < 6:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: stored(node.address) >= 6, "six that are stored")
             node.kill()
         node.start()
         answers = [raw(node.address, send(number, b"%d" % number)) for number in range(6)]
@@ -90,18 +87,15 @@ def test_a_producer_whose_answers_are_lost_asks_the_broker_that_comes_back(tmp_p
             proxy.deafen()
             futures = [producer.send_async(TOPIC, b"%d" % n, queue=first.queue) for n in range(3)]
             batch = producer.send_batch_async([penstock.Message.of(TOPIC, b"b%d" % n) for n in range(3)])
-            deadline = time.monotonic() + 20
-            while stored(node.address, queue) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: stored(node.address, queue) >= 2, "one that is stored and not answered")
             node.kill()
             node.start()
-            results = [future.result(60) for future in futures]
+            results = [future.result(DEADLINE_S) for future in futures]
             assert results[0].is_repeated, "its answer was lost, and it was stored"
             assert [result.queue_offset for result in results] == sorted(
                 {result.queue_offset for result in results}
             )
-            assert len(batch.result(60)) == 3
+            assert len(batch.result(DEADLINE_S)) == 3
         assert sum(stored(node.address, number) for number in range(4)) == 1 + 3 + 3, (
             "every one, and none twice"
         )
@@ -128,17 +122,15 @@ class Flood:
                 futures = [(body, producer.send_async(TOPIC, body)) for body in bodies]
                 for body, future in futures:
                     try:
-                        self.repeated += future.result(60).is_repeated
+                        self.repeated += future.result(DEADLINE_S).is_repeated
                     except PenstockError as error:
                         self.failures.append(error)
                     else:
                         self.acknowledged.append(body)
 
     def wait_for_more(self, count: int = 50) -> None:
-        goal, deadline = len(self.acknowledged) + count, time.monotonic() + 40
-        while len(self.acknowledged) < goal:
-            assert time.monotonic() < deadline, self.failures[-2:]
-            time.sleep(0.02)
+        goal = len(self.acknowledged) + count
+        until(lambda: len(self.acknowledged) >= goal, lambda: f"{count} acknowledged: {self.failures[-2:]}")
 
     def __enter__(self) -> Flood:
         self._thread.start()

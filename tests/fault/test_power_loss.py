@@ -17,6 +17,7 @@ from penstock.runtime import SeededEntropy
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.testing import FaultyDisk, Keep, ManualClock, keep_random_blocks, keep_unsynced, lose_unsynced
 from tests.fault.store_checks import (
+    CUT_STEP,
     Ledger,
     append,
     append_group,
@@ -72,6 +73,7 @@ def torn_group(folder: Path, serials: range, *, seal: bool) -> tuple[FaultyDisk,
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I11")
 @pytest.mark.invariant("I12")
+@pytest.mark.long
 @pytest.mark.parametrize("seal", [True, False], ids=["sealed", "plain"])
 def test_a_torn_group_is_cut_at_every_byte(tmp_path: Path, seal: bool) -> None:
     """RocketMQ's checksum covers the body only: a record torn behind its body must not pass for a whole one."""
@@ -84,7 +86,7 @@ def test_a_torn_group_is_cut_at_every_byte(tmp_path: Path, seal: bool) -> None:
     assert 200 < write.size < 400
     cut_power(disk, store)
     survivors, failures = [], {}
-    for cut in range(write.size + 1):
+    for cut in sorted({*range(0, write.size, CUT_STEP), write.size}):
         folder = tmp_path / str(cut)
         shutil.copytree(source, folder)
         disk, store = torn_group(folder, range(100, 102), seal=seal)
@@ -331,6 +333,7 @@ def scripted_life(folder: Path, disk: FaultyDisk, ledger: Ledger, options: Store
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I11")
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("keep", "names_are_lost"),
@@ -360,7 +363,7 @@ def test_the_power_may_go_before_any_change_of_the_disk(
         shutil.rmtree(folder)
         if finished:
             break
-        changes += 1
+        changes += CUT_STEP
     assert not failures, f"{len(failures)} of {changes} cuts: {dict(list(failures.items())[:5])}"
     assert changes > 150
 
@@ -418,6 +421,7 @@ def test_power_loss_during_recovery_changes_nothing(tmp_path: Path, mode: FlushM
 @pytest.mark.fault("F5")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I3")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keep", "names_are_lost"),
     [
@@ -469,6 +473,6 @@ def test_queues_that_are_built_anew_have_no_hole_when_that_is_cut_short(
         shutil.rmtree(folder)
         if finished:
             break
-        changes += 1
+        changes += CUT_STEP
     assert not failures, f"{len(failures)} of {changes} cuts: {dict(list(failures.items())[:3])}"
     assert changes > 40

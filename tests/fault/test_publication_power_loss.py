@@ -22,7 +22,7 @@ from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode
 from penstock.testing import FaultyDisk, Keep, keep_random_blocks, keep_unsynced, lose_unsynced
 from tests.fault.publication_bench import Life, Sink
-from tests.fault.store_checks import faulty
+from tests.fault.store_checks import CUT_STEP, faulty
 
 BOTH_MODES = pytest.mark.parametrize("mode", [FlushMode.SYNC, FlushMode.ASYNC])
 
@@ -80,6 +80,7 @@ def finish(folder: Path, mode: FlushMode, sink: Sink, *, twice: bool = True) -> 
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("mode", "keep", "names_are_lost"),
@@ -109,13 +110,13 @@ def test_the_power_may_go_before_any_change_of_the_disk(
         disk.crash(keep or keep_random_blocks(SeededEntropy(changes)))
         outcomes.add(len(sink.answered))
         try:
-            finish(folder, mode, sink, twice=changes % 4 == 0)
+            finish(folder, mode, sink, twice=changes % (4 * CUT_STEP) == 0)
         except Exception as error:
             failures[changes] = f"{type(error).__name__}: {error}"[:400]
         shutil.rmtree(folder, ignore_errors=True)
         if finished:
             break
-        changes += 1
+        changes += CUT_STEP
     assert not failures, f"{len(failures)} of {changes} cuts: {dict(list(failures.items())[:5])}"
     assert outcomes == {0, 1, 2}
     assert changes > 50

@@ -6,8 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import broker
+from penstock.testing.reserved_port import ReservedPort
 from tests.fault.cutting_proxy import CuttingProxy
-from tests.fault.server_processes import free_port
 from tests.unit.client.consuming import Seen, numbered, send, until
 
 IMPATIENT = {"heartbeat_interval_ms": 500, "call_timeout_ms": 1_000, "reconnect_interval_ms": 200}
@@ -17,8 +17,8 @@ IMPATIENT = {"heartbeat_interval_ms": 500, "call_timeout_ms": 1_000, "reconnect_
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I3")
 def test_connections_that_break_under_deliveries() -> None:
-    port = free_port()
-    with CuttingProxy() as proxy:
+    with CuttingProxy() as proxy, ReservedPort() as reserved:
+        port = reserved.number
         proxy.forward_to(f"127.0.0.1:{port}")
         with broker(port=port, advertised_address=proxy.address, push_answer_timeout_ms=1_000) as address:
             with penstock.Admin(address) as admin:

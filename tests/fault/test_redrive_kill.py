@@ -62,7 +62,7 @@ def test_killed_in_the_middle_and_given_again(tmp_path: Path, victims: str) -> N
                 process.kill()
             if victims in ("broker", "both"):
                 node.kill()
-            process.wait(60)
+            process.wait(90)
         told = first.read_bytes().count(b'"sent"')
         assert told < COUNT
         if victims != "command":
@@ -70,7 +70,7 @@ def test_killed_in_the_middle_and_given_again(tmp_path: Path, victims: str) -> N
             wait_known(names.address)
         second = tmp_path / "second"
         with command(*words, "--wait", "30", "--nameserver", names.address, output=second) as process:
-            assert process.wait(60) == 0, second.read_text()
+            assert process.wait(90) == 0, second.read_text()
         assert second.read_bytes().count(b"\n") == COUNT
         assert b'"failed"' not in second.read_bytes()
         # What was told as sent before is not sent again, and nothing is missing.

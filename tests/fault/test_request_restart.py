@@ -29,7 +29,7 @@ def test_a_request_outlives_its_broker(tmp_path: Path) -> None:
 
         def reply(message: ReceivedMessage) -> None:
             taken.set()
-            assert restarted.wait(60)
+            assert restarted.wait(90)
 
             def is_replied() -> bool:
                 try:
@@ -47,14 +47,14 @@ def test_a_request_outlives_its_broker(tmp_path: Path) -> None:
             consumer.subscribe("T")
             found: list[bytes] = []
             asking = threading.Thread(
-                target=lambda: found.append(asker.request("T", b"ping", timeout_ms=60_000).body)
+                target=lambda: found.append(asker.request("T", b"ping", timeout_ms=90_000).body)
             )
             asking.start()
-            assert taken.wait(30)
+            assert taken.wait(90)
             node.kill()
             node.start()
             wait_known(names.address)
             restarted.set()
-            asking.join(60)
+            asking.join(90)
     print(f"{len(failures)} replies were refused before one arrived")
     assert found == [b"pong"]

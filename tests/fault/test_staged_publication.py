@@ -8,8 +8,6 @@ of seven messages, so that there is a middle to be killed in.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,10 @@ from penstock.errors import PenstockError
 from penstock.protocol.bodies.staged import encode_item
 from penstock.store import FlushMode
 from penstock.store.inspection import verify
-from tests.fault.server_processes import READY_TIMEOUT_S, ROOT, free_port, is_readable
+from penstock.testing.reserved_port import ReservedPort
+from tests.fault.forked_process import ForkedProcess
+from tests.fault.server_processes import READY_TIMEOUT_S, is_readable
+from tests.fault.waiting import DEADLINE_S, until
 
 TOPIC, QUEUES, ROWS = "orders", 4, 60
 BROKER = "broker-a"
@@ -54,19 +55,16 @@ class Node:
     def __init__(self, folder: Path, name_server: str, flush: str) -> None:
         self.data = folder / "data"
         self.log = folder / "stderr.log"
-        self.port = free_port()
+        self._reserved = ReservedPort()
         self._name_server = name_server
         self._flush = flush
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
 
     def start(self, step: str = "none", count: int = 1, *, dies: bool = False) -> None:
-        line = [sys.executable, "-m", "tests.fault.staging_broker", str(self.data), str(self.port)]
-        line += [self._name_server, self._flush, step, str(count)]
-        with open(self.log, "ab") as log:
-            self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
-        assert self._process.stdout is not None
-        ready = is_readable(self._process.stdout, READY_TIMEOUT_S)
-        told = os.read(self._process.stdout.fileno(), 100) if ready else b""
+        words = (str(self.data), str(self._reserved.number), self._name_server, self._flush, step, str(count))
+        self._process = ForkedProcess("tests.fault.staging_broker", *words, log=self.log)
+        ready = is_readable(self._process.out, READY_TIMEOUT_S)
+        told = os.read(self._process.out, 100) if ready else b""
         assert told.strip() == (b"" if dies else b"ready"), self.log.read_text(errors="replace")[-3000:]
         if dies:
             self.wait_dead()
@@ -74,15 +72,18 @@ class Node:
     def wait_dead(self) -> None:
         process, self._process = self._process, None
         assert process is not None
-        assert process.stdout is not None
-        assert process.wait(30) == -9, "it ended in another way than by its own hand"
-        process.stdout.close()
+        assert process.wait(DEADLINE_S) == -9, "it ended in another way than by its own hand"
+        process.close()
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            process.close()
+
+    def end(self) -> None:
+        """Kill it for the last time."""
+        self.kill()
+        self._reserved.release()
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def cluster(folder: Path, flush: str, step: str, count: int) -> Iterator[tuple[s
             admin.create_topic(TOPIC, QUEUES)
         yield names.address, node
     finally:
-        node.kill()
+        node.end()
         thread.run(names.stop())
         thread.stop()
         assert not asyncio.all_tasks(thread.loop) if not thread.loop.is_closed() else True
@@ -143,10 +144,8 @@ class Watcher(threading.Thread):
 
     def wait_for(self, count: int) -> None:
         """Until so many more answers have come."""
-        wanted, deadline = len(self.seen) + count, time.monotonic() + 60
-        while len(self.seen) < wanted:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wanted = len(self.seen) + count
+        until(lambda: len(self.seen) >= wanted, "answers to the watcher")
 
     def finish(self) -> None:
         self.wait_for(3)
@@ -197,7 +196,7 @@ def test_a_broker_that_dies_at_any_step_publishes_once_and_whole(
         publishing.start()
         node.wait_dead()
         node.start()
-        publishing.join(60)
+        publishing.join(DEADLINE_S)
         assert not publishing.is_alive()
         # What Spark does when even that answer is lost: the same batch, run again.
         assert staging.publish(BROKER, "query", 0, stage_rows(staging, 0)).already
@@ -221,7 +220,7 @@ def test_a_broker_that_dies_while_it_finishes_is_finished_by_the_next(tmp_path: 
         node.start("copied again", 1, dies=True)
         node.start("copied again", 3, dies=True)
         node.start()
-        publishing.join(60)
+        publishing.join(DEADLINE_S)
         assert not publishing.is_alive()
         assert staging.publish(BROKER, "query", 0, handles).already
         check_rows(address, 1)

@@ -27,18 +27,19 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER
+from tests.fault.forked_process import ROOT, ForkedProcess
+from tests.fault.waiting import DEADLINE_S
 from tests.unit.broker.running_broker import Client, records, run
 from tests.unit.broker.transaction_bench import GROUP, Half, half_of, prepare, stored
 
-ROOT = Path(__file__).resolve().parents[2]
-# The rounds in which a broker would ask again, if it had not understood.
-QUIET_S = 0.8
+# Five rounds in which a broker would ask again, if it had not understood.
+QUIET_S = 0.5
 
 
 class Life:
     """One life of a broker, and a producer of the group that answers questions as it was told to."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str, answer: int | None) -> None:
+    def __init__(self, process: ForkedProcess, address: str, answer: int | None) -> None:
         self.process = process
         self._answer = answer
         self.questions: list[Half] = []
@@ -67,27 +68,21 @@ class Life:
             found += [message.body for message in records(answer.body)]
 
     async def died(self) -> None:
-        assert await self.process.wait() == -signal.SIGKILL
+        assert await asyncio.to_thread(self.process.wait, DEADLINE_S) == -signal.SIGKILL
 
 
 @asynccontextmanager
 async def life(data: Path, step: str = "none", answer: int | None = None) -> AsyncIterator[Life]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "tests.fault.transaction_broker", str(data), step),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    found = Life(process, (await process.stdout.readline()).decode().strip(), answer)
+    process = ForkedProcess("tests.fault.transaction_broker", str(data), step)
     try:
-        yield found
+        address = await asyncio.to_thread(os.read, process.out, 100)
+        found = Life(process, address.decode().strip(), answer)
+        try:
+            yield found
+        finally:
+            await found.client.close()
     finally:
-        await found.client.close()
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+        process.close()
 
 
 async def settled(broker: Life, wanted: list[bytes]) -> None:

@@ -19,6 +19,7 @@ from penstock.errors import DiskFullError, LogPositionError, StoreError, StoreFa
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.testing import FaultyDisk, Keep, ManualClock, keep_random_blocks, keep_unsynced, lose_unsynced
+from tests.effort import by_length
 from tests.fault.replica_checks import (
     Branches,
     check_copy,
@@ -30,7 +31,7 @@ from tests.fault.replica_checks import (
     records,
     shown,
 )
-from tests.fault.store_checks import append, check_store, faulty, open_store, small_options
+from tests.fault.store_checks import CUT_STEP, append, check_store, faulty, open_store, small_options
 
 ASYNC = small_options(flush_mode=FlushMode.ASYNC, segment_size_bytes=4096)
 SYNC = small_options(segment_size_bytes=4096)
@@ -229,6 +230,7 @@ def life_with_a_cut(
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I7")
 @pytest.mark.invariant("I11")
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("options", "keep", "names_are_lost"),
@@ -266,7 +268,7 @@ def test_the_power_may_go_before_any_change(
         except Exception as error:
             failures[changes] = f"after {steps[-1]}: {type(error).__name__}: {error}"[:600]
         shutil.rmtree(folder)
-        changes += 1
+        changes += CUT_STEP
     assert not failures, f"{len(failures)} of {changes} cuts: {dict(list(failures.items())[:5])}"
     assert changes > 100
 
@@ -304,6 +306,7 @@ def after_power_loss(folder: Path, branches: Branches, options: StoreOptions, st
 
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I11")
+@pytest.mark.long
 @BOTH
 def test_power_loss_while_an_interrupted_cut_is_finished(
     tmp_path: Path, branches: Branches, options: StoreOptions
@@ -311,7 +314,7 @@ def test_power_loss_while_an_interrupted_cut_is_finished(
     """The cut stops at a change, and finishing it at the next open stops at every change of that."""
     total = cut_changes(tmp_path / "probe", branches, options)
     assert total > 20
-    for first in range(3, total, 5):
+    for first in range(3, total, CUT_STEP * by_length(3, 5)):
         source = tmp_path / f"cut-{first}"
         interrupted_cut(source, branches, options, first)
         second, finished = 0, False

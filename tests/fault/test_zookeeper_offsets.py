@@ -21,7 +21,7 @@ from tests.fault.server_processes import ServerProcess
 
 LEAF = f"{broker_id_of_set('DefaultCluster', NAME)}-0"
 TOPIC_PATH = "/tubemq/consumers-v3/g/offsets/T"
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 @pytest.fixture
