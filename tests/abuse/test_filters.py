@@ -47,13 +47,20 @@ HOSTILE = {
 }
 
 
+def million_additions_s() -> float:
+    """Processor time of this machine for a million additions, some 10 ms: what expressions are measured against."""
+    started = time.thread_time()
+    sum(range(1_000_000))
+    return time.thread_time() - started
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_expression_is_refused_at_once(name: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(FilterError):
         compile_expression(HOSTILE[name], whole=True)
-    # Some take a millisecond; a quadratic one would take minutes.
-    assert time.perf_counter() - started < 2
+    # Most take a millisecond of processor time; a quadratic one would take minutes.
+    assert time.thread_time() - started < 200 * million_additions_s()
 
 
 def test_each_limit_lets_through_what_it_says() -> None:
@@ -81,17 +88,18 @@ def test_no_property_takes_long_to_read(value: str) -> None:
     """The longest expression over the longest value: what others of the broker wait for."""
     chain = " or ".join(["a>1"] * 300 + ["a>b"] * 300)
     expression = compile_expression(chain)
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not expression.matches({"a": value, "b": value})
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 50 * million_additions_s()
 
 
 def test_text_is_searched_in_a_bounded_time() -> None:
     pattern = "a" * 2_000 + "b"
     chain = " or ".join([f"x contains '{pattern}'"] * 30)
-    started = time.perf_counter()
-    assert not compile_expression(chain).matches({"x": "a" * 32_000})
-    assert time.perf_counter() - started < 1
+    expression = compile_expression(chain)
+    started = time.thread_time()
+    assert not expression.matches({"x": "a" * 32_000})
+    assert time.thread_time() - started < 100 * million_additions_s()
 
 
 def test_a_broker_answers_hostile_expressions_and_goes_on(tmp_path: Path) -> None:

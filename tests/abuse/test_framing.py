@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import struct
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -46,7 +47,7 @@ def at(kind: str, path: Path, test: Callable[[str, Command], Awaitable[None]]) -
         async with server(kind, path) as address:
             honest, question = await RawPeer.connect(address), QUESTIONS[kind]
             assert (await honest.ask(question)).code == 0
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await test(address, question)
             assert (await honest.ask(question)).code == 0
             await honest.close()
@@ -199,19 +200,22 @@ BODIES = {
 def test_bodies_that_are_bombs_or_nonsense_hold_nobody_up(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sent with every request there is: each is answered, and quickly, because there is one loop for all."""
+    """Sent with every request there is: each is answered, and none takes much of the one loop that is there for all."""
 
     async def test(address: str, question: Command) -> None:
-        peer, loop, slowest = await RawPeer.connect(address), asyncio.get_running_loop(), (0.0, "")
+        peer, slowest = await RawPeer.connect(address), (0.0, "")
         requests = BROKER_REQUESTS if kind == "broker" else NAME_SERVER_REQUESTS
         codes = {request.code: request.fields for request in requests if request.code not in (11, 361)}
         for name, body in BODIES.items():
             for code, fields in codes.items():
-                began = loop.time()
+                began = time.thread_time()
                 answer = await peer.ask(Command(code, dict(fields), body, opaque=1))
                 assert -1 < answer.code < 1_000
-                slowest = max(slowest, (loop.time() - began, f"{code} {name}"))
-        assert slowest[0] < 3.0, slowest
+                slowest = max(slowest, (time.thread_time() - began, f"{code} {name}"))
+        began = time.thread_time()
+        sum(range(1_000_000))
+        # Processor time: some 10 ms for the additions.
+        assert slowest[0] < 300 * (time.thread_time() - began), slowest
         await peer.close()
 
     with caplog.at_level(logging.ERROR):
