@@ -15,6 +15,7 @@ from penstock.protocol.headers import QueryConsumerOffsetRequestHeader
 from tests.fault.broker_set import raw
 from tests.fault.server_processes import ServerProcess
 from tests.fault.test_failover import GROUP, TOPIC, commit, committed_soon, ready
+from tests.fault.waiting import until
 
 
 def ask(node: ServerProcess, told: list[int]) -> None:
@@ -40,8 +41,7 @@ def test_a_master_that_slept_tells_no_offset_of_the_time_before(tmp_path: Path) 
         old.pause()
         successor = found.master(epoch=epoch + 1)
         assert committed_soon(successor) == 10
-        while commit(successor, 20).code != 0:
-            pass
+        until(lambda: commit(successor, 20).code == 0, "a commit that the successor takes")
         # They wait in the sleeper's sockets, and are the first that it sees when it wakes.
         told: list[int] = []
         threads = [threading.Thread(target=ask, args=(old, told)) for _ in range(8)]
