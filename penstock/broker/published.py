@@ -9,6 +9,7 @@ them the one whose last publication is the oldest is forgotten. Owned by the eve
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
@@ -75,8 +76,9 @@ class PublishedBatches:
     def remember_home(self, query: str, broker: str, covered: int, timestamp_ms: int = 0) -> None:
         """It is on disk which other broker publishes for a query."""
         homes = self._table.homes
+        timestamp_ms = max(timestamp_ms or self._clock.now_ms(), _newest_ms(homes) + 1)
         homes.pop(query, None)
-        homes[query] = Elsewhere(broker, timestamp_ms or self._clock.now_ms())
+        homes[query] = Elsewhere(broker, timestamp_ms)
         self._table.covered = covered
         while len(homes) > self._options.publication_queries_max:
             del homes[next(iter(homes))]  # who still publishes tells again with its next batch
@@ -85,12 +87,19 @@ class PublishedBatches:
     def remember(self, query: str, batch: int, messages: int, covered: int, timestamp_ms: int = 0) -> None:
         """A publication is on disk, and so is everything before the record at offset `covered`."""
         queries = self._table.queries
+        timestamp_ms = max(timestamp_ms or self._clock.now_ms(), _newest_ms(queries) + 1)
         queries.pop(query, None)
         self._table.homes.pop(query, None)  # it publishes here now
-        queries[query] = Published(batch, messages, timestamp_ms or self._clock.now_ms())
+        queries[query] = Published(batch, messages, timestamp_ms)
         self._table.covered = covered
         while len(queries) > self._options.publication_queries_max:
             oldest = next(iter(queries))  # they are in the order of their last publications
             _LOG.warning("query %s has published nothing for longest and is forgotten", oldest)
             del queries[oldest]
         self.saver.changed()
+
+
+def _newest_ms(entries: Mapping[str, Published] | Mapping[str, Elsewhere]) -> int:
+    """The timestamp of the last entry. The next one's is later, also within a millisecond and when the clock was set
+    back: timestamps are all that the file knows of the order."""
+    return next((entry.timestamp_ms for entry in reversed(entries.values())), 0)
