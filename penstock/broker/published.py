@@ -9,7 +9,6 @@ them the one whose last publication is the oldest is forgotten. Owned by the eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
@@ -99,7 +98,7 @@ class PublishedBatches:
         self.saver.changed()
 
 
-def _newest_ms(entries: Mapping[str, Published] | Mapping[str, Elsewhere]) -> int:
+def _newest_ms(entries: dict[str, Published] | dict[str, Elsewhere]) -> int:
     """The timestamp of the last entry. The next one's is later, also within a millisecond and when the clock was set
     back: timestamps are all that the file knows of the order."""
-    return next((entry.timestamp_ms for entry in reversed(entries.values())), 0)
+    return entries[next(reversed(entries))].timestamp_ms if entries else 0
