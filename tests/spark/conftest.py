@@ -22,6 +22,7 @@ import pytest
 
 import penstock
 from penstock.testing import broker
+from tests.effort import LONG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,9 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "600s",
     "spark.log.level": "ERROR",
 }
+# Expressions are interpreted: for the few rows of a test, compiling them is most of the work. The long run compiles.
+if not LONG:
+    SETTINGS |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -102,6 +106,36 @@ def no_leaks_from_test() -> Iterator[None]:
     before = ours_open()
     yield
     fail_on_leaks("the test", before)
+
+
+@pytest.fixture(scope="session")
+def session_settings(spark: "SparkSession") -> dict[str, str]:
+    """What the shared session is set to before the first test."""
+    return dict(spark.conf.getAll)
+
+
+@pytest.fixture(autouse=True)
+def session_as_it_was(spark: "SparkSession", session_settings: dict[str, str]) -> Iterator[None]:
+    """No test finds settings, views, tables or running streams of another one in the shared session."""
+    session = spark._jsparkSession
+    settings, catalog = session.conf(), session.sessionState().catalog()
+    streams = session.sharedState().activeStreamingQueries()
+    before = settings.getAll().toString()
+    yield
+    if settings.getAll().toString() != before:
+        now = dict(spark.conf.getAll)
+        for name in now.keys() - session_settings.keys():
+            spark.conf.unset(name)
+        for name, value in session_settings.items():
+            if now.get(name) != value:
+                spark.conf.set(name, value)
+    if not catalog.listLocalTempViews("*").isEmpty() or not catalog.listTables("default").isEmpty():
+        for table in spark.sql("show tables").collect():
+            spark.sql(f"drop {'view' if table.isTemporary else 'table'} `{table.tableName}`")
+    if running := [query.name() or str(query.id()) for query in streams.values()]:
+        for query in streams.values():
+            query.stop()
+        pytest.fail(f"the test left streams running: {running}. Stop what it starts.", pytrace=False)
 
 
 class Node:

@@ -65,6 +65,7 @@ def files_below(folder: Path) -> bytes:
 
 @pytest.mark.abuse("A11")
 def test_a_batch_and_a_stream_sign_and_show_no_secret(spark, guarded, tmp_path, capfd):
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")  # explain shows the generated code, too
     options = guarded.options("spark", topic="in-1")
     frame = spark.read.format("penstock").options(**options).load()
     assert frame.count() == ROWS

@@ -133,15 +133,6 @@ def test_queues_that_come_while_it_runs_are_not_replayed(spark, node, tmp_path):
     assert bodies(rows_in(spark, node, target)) == [f"old-{n}" for n in range(8)]
 
 
-@pytest.fixture
-def no_views_left(spark):
-    """All tests of a process share one Spark session."""
-    yield
-    for view in spark.catalog.listTables():
-        spark.catalog.dropTempView(view.name)
-
-
-@pytest.mark.usefixtures("no_views_left")
 def test_a_slice_that_shrank_is_not_published_unless_gaps_are_skipped(spark, node, orders, tmp_path):
     target, kept = node.topic("shrunk"), tmp_path / "check"
     spark.range(1).createOrReplaceTempView("open_for_all")
