@@ -1,4 +1,4 @@
-"""The example of docs/spark/stream.md for Spark Declarative Pipelines, run with PySpark's own command, twice.
+"""The example of docs/spark/stream.md for Spark Declarative Pipelines, run twice, in the long variant by its command.
 
 A topic becomes a streaming table, the table a materialized view and another topic. The files of the pipeline are
 those of the page, with addresses and folders of the test; its catalog is the one that the page names for second runs.
@@ -16,23 +16,38 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from penstock.spark.session import WORKER_SITE
+from tests.effort import LONG, by_length
+from tests.spark.processes import QUICK_SETTINGS
+
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 RUN_S = 400.0
-FIRST, MORE = 120, 60
+REMOTE = "local[2]"
+# What the command runs in the end, once for each line of input. A run starts Spark's server and stops it; here both
+# of them are of one JVM, while the command starts four for each.
+SEVERAL_RUNS = """
+import os, sys
+from pyspark.pipelines import cli
+remote, sys.argv = sys.argv[1], ["spark-pipelines", "run"]
+for _ in sys.stdin:
+    os.environ["SPARK_REMOTE"] = remote
+    cli.main()
+    print("run ended", flush=True)
+"""
+FIRST, MORE = by_length(60, 120), by_length(30, 60)
 # Of the extra pyspark[pipelines], which is part of ours.
 MISSING = [
     name
     for name in ("pyspark.pipelines", "grpc", "grpc_status", "google.protobuf", "yaml", "pandas", "zstandard")
     if importlib.util.find_spec(name) is None
 ]
-SETTINGS = {
+SETTINGS = QUICK_SETTINGS | {
     "spark.sql.catalogImplementation": "hive",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -41,6 +56,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.java,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         bool(MISSING),
@@ -77,10 +93,33 @@ class Pipeline:
         lines = [f"{name} {value}\n" for name, value in SETTINGS.items()]
         (folder / "conf" / "spark-defaults.conf").write_text("".join(lines))
 
-    def run(self) -> str:
-        """`spark-pipelines run`, and what it said."""
-        paths = os.pathsep.join(path for path in (str(ROOT), os.environ.get("PYTHONPATH", "")) if path)
-        # With the last one the server takes a free port; without, it is always the same.
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self) -> None:
+        """A run from start to end."""
+        process = self._process or self._start()
+        said = []
+        if LONG:
+            said, _ = process.communicate(timeout=RUN_S)
+            self._process = None
+            assert process.returncode == 0, said[-6000:]
+            assert "Run is COMPLETED" in said
+            return
+        process.stdin.write("run\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            said.append(line)
+            if line == "run ended\n":
+                break
+        else:
+            pytest.fail("".join(said)[-6000:])
+        assert any("Run is COMPLETED" in line for line in said), "".join(said)[-6000:]
+
+    def _start(self) -> "subprocess.Popen[str]":
+        paths = os.pathsep.join(
+            path for path in (str(WORKER_SITE), str(ROOT), os.environ.get("PYTHONPATH", "")) if path
+        )
+        # With the last but one the server takes a free port; without, it is always the same.
         environment = {
             **os.environ,
             "PYTHONPATH": paths,
@@ -89,10 +128,13 @@ class Pipeline:
             "SPARK_CONF_DIR": str(self.folder / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_TESTING": "1",
+            # Four JVMs start in a run of the command: a short life for each, not only for the one with the settings.
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-        process = subprocess.Popen(
-            [SPARK_HOME / "bin" / "spark-pipelines", "run", "--remote", "local[2]"],
-            stdin=subprocess.DEVNULL,
+        command = [SPARK_HOME / "bin" / "spark-pipelines", "run", "--remote", REMOTE]
+        self._process = subprocess.Popen(
+            command if LONG else [sys.executable, "-c", SEVERAL_RUNS, REMOTE],
+            stdin=subprocess.DEVNULL if LONG else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -100,15 +142,21 @@ class Pipeline:
             env=environment,
             start_new_session=True,
         )
-        try:
-            said, _ = process.communicate(timeout=RUN_S)
-        finally:
-            if process.poll() is None:
+        return self._process
+
+    def close(self) -> None:
+        """Whatever is left of it ends here, its JVM as well."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        assert process.returncode == 0, said[-6000:]
-        assert "Run is COMPLETED" in said
-        return said
+                process.wait()
+        process.stdout.close()
 
     def table(self, name: str) -> str:
         return str(self.folder / "spark-warehouse" / name)
@@ -121,7 +169,9 @@ def orders(first: int, last: int) -> list[dict]:
     ]
 
 
-def test_a_table_a_view_and_a_topic_have_every_message_once_after_each_run(spark, node, tmp_path) -> None:
+def test_a_table_a_view_and_a_topic_have_every_message_once_after_each_run(
+    spark, node, tmp_path, request
+) -> None:
     source, target = node.topic("orders"), node.topic("order-copies")
     pipeline = Pipeline(
         tmp_path,
@@ -131,6 +181,7 @@ def test_a_table_a_view_and_a_topic_have_every_message_once_after_each_run(spark
             '"order-copies"': f'"{target}"',
         },
     )
+    request.addfinalizer(pipeline.close)
     for first, last in ((0, FIRST), (FIRST, FIRST + MORE)):
         node.send(source, orders(first, last))
         pipeline.run()
