@@ -4,6 +4,7 @@ The cluster asks who one is, over TLS, so every process has to have keys. The se
 process, so the program runs in one of its own.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,24 +17,24 @@ import pyspark
 import pytest
 
 from tests.spark.conftest import BROKERS
+from tests.spark.processes import QUICK_SETTINGS, quick_java
 from tests.unit.spark.guarded_node import SECRETS, GuardedNode, guarded_node
 
 QUEUES, ROWS, BODY = 4, 400, 2_000
 LIMIT_S = 400.0
 PROGRAM = """
-    import os, sys, time
+    import json, os, sys, time
     import penstock.spark
     from pyspark import TaskContext
     from pyspark.sql import functions as F
 
-    address, topic, target, certificate, keys, idle_keys, folder = sys.argv[1:]
+    address, topic, target, certificate, keys, idle_keys, folder, settings = sys.argv[1:]
     spark = penstock.spark.session("cluster", "local-cluster[2,1,1024]", log=f"{folder}/spark.log", **{
-        "spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "2", "spark.executorEnv.PENSTOCK_CREDENTIALS": idle_keys,
+        "spark.executor.memory": "512m", "spark.log.level": "ERROR",
+        "spark.executorEnv.PENSTOCK_CREDENTIALS": idle_keys,
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{folder}/events",
         "spark.eventLog.compress": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **json.loads(settings),
     })
     print("application", spark.sparkContext.applicationId)
     where = {"nameserver": address, "topic": topic, "minPartitions": "4", "tlsTrusted": certificate}
@@ -104,10 +105,11 @@ def test_executors_need_only_the_network_and_keys_and_one_that_dies_adds_nothing
     keys, idle = str(guarded.keys_file("spark")), str(guarded.keys_file("idle"))
     paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     line = [sys.executable, str(program), guarded.address, "in-cluster", "out-cluster", guarded.certificate]
+    settings = QUICK_SETTINGS | {"spark.executor.extraJavaOptions": quick_java()}
     before = log_end(guarded)
     with open(tmp_path / "stdout", "wb") as out, open(tmp_path / "stderr", "wb") as err:
         process = subprocess.Popen(
-            [*line, keys, idle, str(tmp_path)],
+            [*line, keys, idle, str(tmp_path), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=err,

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark, as docs/spark/README.md starts one: a master and two workers, real processes.
+"""A standalone cluster of Spark, as docs/spark/README.md starts one: a master and workers, real processes.
 
 Everything listens on loopback, on ports that the processes choose. Workers are told nothing of Penstock, nor which
 Python has it: that must come from the driver. The session of the other tests is in this process, so what has another
@@ -15,6 +15,7 @@ import textwrap
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,15 +23,18 @@ import pyarrow.dataset as ds
 import pyspark
 import pytest
 
+from tests.effort import LONG, by_length
+from tests.spark.processes import QUICK_SETTINGS, quick_java
+
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-QUEUES, ROWS, WORKERS = 4, 400, 2
+QUEUES, ROWS, EXECUTORS = 4, 400, 2
+WORKERS = by_length(1, 2)
 START_S, RUN_S = 120.0, 400.0
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-CONF = {
-    "spark.driver.memory": "512m",
+QUICK = quick_java()
+CONF = QUICK_SETTINGS | {
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": QUICK,
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -44,7 +48,7 @@ PROGRAM = """
     import json, sys
     import penstock.spark
 
-    master, address, topic, target, folder, conf = sys.argv[1:]
+    master, address, topic, target, folder, conf, *command = sys.argv[1:]
     spark = penstock.spark.session("standalone", master, log=f"{folder}/spark.log", **json.loads(conf))
     where = {"nameserver": address, "minPartitions": "4"}
 
@@ -63,6 +67,9 @@ PROGRAM = """
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     with open(f"{folder}/result.json", "w") as file:
         json.dump({"partitions": partitions, "read": read, "written": written, "executors": executors}, file)
+    if command:
+        from penstock.cli.main import root
+        root.main(command, prog_name="penstock", standalone_mode=False)
     spark.stop()
 """
 
@@ -99,9 +106,9 @@ class Cluster:
                     "--webui-port",
                     "0",
                     "--cores",
-                    "1",
+                    str(EXECUTORS // WORKERS),
                     "--memory",
-                    "600m",
+                    f"{600 * EXECUTORS // WORKERS}m",
                 ),
                 *("--work-dir", str(self.folder / f"work-{number}"), self.master),
             )
@@ -215,29 +222,64 @@ def run(line: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.java,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+]
 
 
-def test_messages_are_read_and_rows_written_by_executors_of_other_processes(
-    standalone, node, sent, tmp_path
-) -> None:
-    topic, expected = sent
-    target = node.topic("written", 3)
-    program = tmp_path / "program.py"
+@dataclass
+class Driven:
+    """What a driver did: the program below, and in the short variant the archive in the same session."""
+
+    folder: Path
+    target: str
+    stdout: str
+    executors: int
+
+    @property
+    def archive(self) -> Path:
+        return self.folder / "archive"
+
+
+def archive_line(standalone: Cluster, node, topic: str, to: Path) -> list[str]:
+    """The line of docs/spark/README.md, with addresses of this cluster."""
+    line = ["pipeline", "archive", "--topic", topic, "--to", str(to), "--nameserver", node.address]
+    line += ["--master", standalone.master, "--once", "--json", "--max-rows", "150"]
+    for name, value in CONF.items():
+        line += ["--conf", f"{name}={value}"]
+    return line
+
+
+@pytest.fixture(scope="module")
+def driven(standalone, node, sent, tmp_path_factory) -> Driven:
+    topic, _ = sent
+    folder, target = tmp_path_factory.mktemp("driver"), node.topic("written", 3)
+    program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     before = len(standalone.executor_folders())
-    line = [str(program), standalone.master, node.address, topic, target, str(tmp_path), json.dumps(CONF)]
-    run(line, tmp_path)
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["executors"] == WORKERS
-    assert len(standalone.executor_folders()) - before >= WORKERS
+    line = [str(program), standalone.master, node.address, topic, target, str(folder), json.dumps(CONF)]
+    if not LONG:
+        line += archive_line(standalone, node, topic, folder / "archive")
+    done = run(line, folder)
+    return Driven(folder, target, done.stdout, len(standalone.executor_folders()) - before)
+
+
+def test_messages_are_read_and_rows_written_by_executors_of_other_processes(node, sent, driven) -> None:
+    _, expected = sent
+    result = json.loads((driven.folder / "result.json").read_text())
+    assert result["executors"] == EXECUTORS
+    assert driven.executors >= EXECUTORS
     assert result["partitions"] >= QUEUES
     assert result["read"] == expected
     rows = [[f"row {n}".encode().hex(), f"key-{n}", "EO"[n % 2], None] for n in range(300)]
     assert sorted(row[2:] for row in result["written"]) == sorted(rows)
     # And the broker says the same as Spark.
     stored = []
-    for queue in node.admin.queues(target):
+    for queue in node.admin.queues(driven.target):
         offset = 0
         while page := node.admin.read_messages(queue, offset, limit=1_000):
             stored += [message.body.decode() for message in page]
@@ -246,40 +288,22 @@ def test_messages_are_read_and_rows_written_by_executors_of_other_processes(
 
 
 @pytest.mark.invariant("I15")
-def test_the_archive_has_every_message_once(standalone, node, sent, tmp_path) -> None:
-    """The line of docs/spark/README.md, with addresses of this cluster."""
+def test_the_archive_has_every_message_once(standalone, node, sent, driven) -> None:
+    """The long variant archives with a driver of its own."""
     topic, expected = sent
-    line = [
-        "-m",
-        "penstock.cli.main",
-        "pipeline",
-        "archive",
-        "--topic",
-        topic,
-        "--to",
-        str(tmp_path / "archive"),
-    ]
-    line += [
-        "--nameserver",
-        node.address,
-        "--master",
-        standalone.master,
-        "--once",
-        "--json",
-        "--max-rows",
-        "150",
-    ]
-    for name, value in CONF.items():
-        line += ["--conf", f"{name}={value}"]
-    before = len(standalone.executor_folders())
-    done = run(line, tmp_path)
-    events = [json.loads(text) for text in done.stdout.splitlines()]
+    said, executors = driven.stdout, driven.executors
+    if LONG:
+        before = len(standalone.executor_folders())
+        line = archive_line(standalone, node, topic, driven.archive)
+        said = run(["-m", "penstock.cli.main", *line], driven.folder).stdout
+        executors = len(standalone.executor_folders()) - before
+    events = [json.loads(text) for text in said.splitlines()]
     batches = [event for event in events if event.get("event") == "batch"]
     assert sum(event["rows"] for event in batches) == ROWS
     assert len(batches) >= 3
-    assert len(standalone.executor_folders()) - before >= WORKERS
+    assert executors >= EXECUTORS
     hive = ds.partitioning(pa.schema([("topic", pa.string()), ("date", pa.string())]), flavor="hive")
-    table = ds.dataset(tmp_path / "archive", format="parquet", partitioning=hive).to_table()
+    table = ds.dataset(driven.archive, format="parquet", partitioning=hive).to_table()
     assert set(table.column("topic").to_pylist()) == {topic}
     found = [
         [
