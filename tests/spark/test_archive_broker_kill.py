@@ -8,11 +8,15 @@ import pytest
 import penstock
 from penstock.errors import PenstockError
 from penstock.spark.pipelines.archive_reading import archived_ranges
+from tests.effort import by_length
 from tests.fault.server_processes import cluster, wait_known
 from tests.fault.test_archive_kill import stored_rows
 from tests.spark.test_pipeline_signals import archived, command, terminate
 
-TOPIC, QUEUES, FIRST = "orders", 3, 1_500
+TOPIC, QUEUES = "orders", 3
+FIRST, MAX_ROWS, KILLS = by_length(400, 1_500), 100, by_length(1, 2)
+# Between two messages of a sender: the archive has to catch up with it.
+PACE_S = by_length(0.05, 0.005)
 
 
 class Sender:
@@ -31,7 +35,7 @@ class Sender:
         with penstock.Producer(
             self._address, group="archive-test", retries=0, send_timeout_ms=1_000
         ) as producer:
-            while not self._stop.wait(0.005):
+            while not self._stop.wait(PACE_S):
                 body = b"meanwhile %d" % number
                 number += 1
                 try:
@@ -57,6 +61,7 @@ class Sender:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I15")
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_archive_outlives_kills_of_its_broker_and_has_each_message_once(tmp_path: Path) -> None:
     root = tmp_path / "archive"
@@ -68,16 +73,16 @@ def test_the_archive_outlives_kills_of_its_broker_and_has_each_message_once(tmp_
             for future in [producer.send_async(TOPIC, body) for body in sorted(first)]:
                 future.result(60)
         line = ["archive", "--topic", TOPIC, "--to", str(root), "--nameserver", names.address]
-        with command(tmp_path, *line, "--every", "0s", "--max-rows", "100") as running:
-            begun = running.run_batches(2)
+        with command(tmp_path, *line, "--every", "0s", "--max-rows", str(MAX_ROWS)) as running:
+            begun = running.run_batches(by_length(1, 2))
             with Sender(names.address) as sender:
-                for _ in range(2):
-                    assert sender.is_back.wait(60)
+                for _ in range(KILLS):
+                    assert sender.is_back.wait(120)
                     node.kill()
                     node.start()
                     wait_known(names.address)
-                    begun += running.run_batches(2)
-                assert sender.is_back.wait(60)
+                    begun += running.run_batches(by_length(1, 2))
+                assert sender.is_back.wait(120)
             # Nobody sends any more: it catches up, then it is stopped.
             stored = stored_rows(names.address)
             while begun < len(stored):

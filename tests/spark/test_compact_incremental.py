@@ -20,6 +20,8 @@ from penstock.spark import compact
 from penstock.spark.pipelines.latest_by_key import STAGED, LatestTable, read_latest
 from penstock.spark.pipelines.manifest import Entry, Manifest
 from penstock.spark.pipelines.parquet_tree import ParquetTree
+from tests.effort import LONG
+from tests.spark.processes import quick_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,9 +151,7 @@ def kill_when(node: Node, topic: str, root: Path, log: Path, is_time: Callable[[
         str(root),
     ]
     line += ["--nameserver", node.address, "--once", "--buckets", "4", "--max-bytes", "8K", "--json"]
-    line += ["--master", "local[1]", "--conf", "spark.driver.memory=512m"]
-    line += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
-    line += ["--conf", "spark.sql.shuffle.partitions=1"]
+    line += ["--master", "local[1]", *quick_start()]
     deadline = time.monotonic() + LIMIT_S
     with open(log, "ab") as out:
         process = subprocess.Popen(line, stdout=out, stderr=out, cwd=ROOT, start_new_session=True)
@@ -168,7 +168,9 @@ def kill_when(node: Node, topic: str, root: Path, log: Path, is_time: Callable[[
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I15")
 @pytest.mark.slow
-@pytest.mark.timeout(0)
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_driver_that_is_killed_leaves_a_table_that_is_right_before_and_after_the_next_run(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:
@@ -181,7 +183,7 @@ def test_a_driver_that_is_killed_leaves_a_table_that_is_right_before_and_after_t
         lambda log: len(batches_told(log)) >= 2,
         lambda log: len(batches_told(log)) >= 1 and any(staged.glob("*/tree/*")),
     ]
-    for number, is_time in enumerate(moments):
+    for number, is_time in enumerate(moments if LONG else moments[1:]):
         log = tmp_path / f"life-{number}.log"
         kill_when(node, topic, root, log, partial(is_time, log))
         done += sum(batches_told(log))

@@ -25,6 +25,7 @@ from penstock.spark.pipelines.audit_sources import Source
 from penstock.spark.pipelines.replay import ReplaySettings, replay
 from penstock.testing import ManualClock
 from tests.effort import by_length
+from tests.spark.processes import quick_start
 from tests.unit.spark.archive_rows import SCHEMA, batch_of, places
 
 SMALL = ReplaySettings(slice_rows=150)
@@ -169,9 +170,8 @@ def killed_in_the_middle(node, source: str, target: str, kept: Path, log: Path, 
         "20",
         "--master",
         "local[1]",
+        *quick_start(),
     ]
-    line += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
-    line += ["--conf", "spark.driver.memory=512m"]
     before, deadline = slices_noted(kept), time.monotonic() + LIMIT_S
     with open(log, "ab") as out:
         process = subprocess.Popen(line, stdout=out, stderr=out, cwd=ROOT, start_new_session=True)

@@ -10,6 +10,7 @@ import pytest
 import penstock.spark
 from penstock.errors import PenstockError
 from penstock.spark.progress import Batch
+from tests.spark.processes import QUICK_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,9 +128,10 @@ def test_a_listener_reports_batches(spark, tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_session_of_its_own_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     """In a fresh process: started, used, stopped; what the JVM says goes to the log and not to the terminal."""
+    log = str(tmp_path / "spark.log")
     code = (
         "import penstock.spark\n"
-        f"spark = penstock.spark.session('one', 'local[1]', log={str(tmp_path / 'spark.log')!r})\n"
+        f"spark = penstock.spark.session('one', 'local[1]', log={log!r}, **{QUICK_SETTINGS!r})\n"
         "print(spark.sparkContext.master, spark.range(7).count())\n"
         "spark.stop()\n"
     )
@@ -139,7 +141,7 @@ def test_a_session_of_its_own_from_the_first_line_to_the_last(tmp_path: Path) ->
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
