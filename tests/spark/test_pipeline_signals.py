@@ -63,7 +63,7 @@ class Command:
     def end(self) -> list[dict]:
         """Wait for the good end; what it still said."""
         said = list(self.events())
-        code = self.process.wait(60)
+        code = self.process.wait(120)
         told = self.log.read_text()
         assert code == 0, told
         assert "Traceback" not in told

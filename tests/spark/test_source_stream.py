@@ -243,7 +243,6 @@ def test_new_queues_and_topics_are_picked_up(node, stream):
     }
 
 
-@pytest.mark.timeout(120)
 def test_a_running_stream_finds_new_topics_and_messages(spark, node, tmp_path):
     topic = node.topic("running-a", 1)
     fill(node, topic, 1, 3)
@@ -322,7 +321,6 @@ def test_tags_and_keys(node, stream):
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I15")
-@pytest.mark.timeout(180)
 def test_a_broker_that_restarts_between_batches(spark, tmp_path):
     """On another port: the driver and the tasks have to find it again."""
     with expiring_node(tmp_path / "broker") as node:
@@ -382,7 +380,6 @@ def test_progress_tells_how_far_the_queues_reach(node, stream):
 # -- gaps --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(180)
 def test_gaps_after_retention(spark, tmp_path):
     with expiring_node(tmp_path / "broker") as node:
         topic = node.topic("g", 1)
@@ -418,7 +415,6 @@ def test_gaps_after_retention(spark, tmp_path):
         assert read_gaps(table) == [gap], "the same batch again reports the same"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("expired", [False, True])
 def test_what_is_gone_when_the_first_batch_of_a_new_queue_is_run_again_is_a_gap(spark, tmp_path, expired):
     """And what was gone before the stream found the queue is none."""

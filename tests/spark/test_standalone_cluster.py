@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 QUEUES, ROWS, EXECUTORS = 4, 400, 2
 WORKERS = by_length(1, 2)
-START_S, RUN_S = 120.0, 400.0
+START_S, RUN_S = 300.0, 400.0
 QUICK = quick_java()
 CONF = QUICK_SETTINGS | {
     "spark.executor.memory": "512m",

@@ -85,7 +85,7 @@ class Driver:
     def close(self) -> int:
         assert self.process.stdout is not None
         self.process.stdout.close()
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 def numbers_in(address: str, topic: str) -> list[int]:

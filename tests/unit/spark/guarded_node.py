@@ -69,7 +69,7 @@ class GuardedNode:
             for number, body in enumerate(bodies)
         ]
         for future in sent:
-            future.result(30)
+            future.result(120)
 
     def stored(self, topic: str) -> list[bytes]:
         """Every body of a topic, queue by queue."""
