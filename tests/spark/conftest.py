@@ -23,6 +23,7 @@ import pytest
 import penstock
 from penstock.testing import broker
 from tests.effort import LONG
+from tests.spark.processes import FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +46,8 @@ SETTINGS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "600s",
     "spark.log.level": "ERROR",
 }
-# Expressions are interpreted: for the few rows of a test, compiling them is most of the work. The long run compiles.
 if not LONG:
-    SETTINGS |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    SETTINGS |= FEW_ROWS
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,8 +9,16 @@ from typing import NamedTuple
 from penstock.spark.java import existing_archive
 from tests.effort import LONG
 
-# A short life: the quick compiler, the plain collector, little memory. The long run compiles expressions, the short
-# one interprets them.
+# For the few rows of a test, compiling expressions is most of the work; and Spark's usual way to write a checkpoint
+# to a local disk starts a process (chmod, readlink) for nearly every file. The long run has both as they are.
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+# A short life: the quick compiler, the plain collector, little memory.
 QUICK_SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.memory": "512m",
@@ -19,7 +27,7 @@ QUICK_SETTINGS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "600s",
 }
 if not LONG:
-    QUICK_SETTINGS |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    QUICK_SETTINGS |= FEW_ROWS
 
 
 def quick_java() -> str:
