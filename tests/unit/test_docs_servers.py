@@ -69,7 +69,7 @@ def test_requests_on_the_page_are_known_by_their_names() -> None:
     """A row that names its requests names them right."""
     for page in ("broker.md", "nameserver.md"):
         for codes, names in re.findall(
-            r"^\| ([\d, ]+) \| ((?:[A-Z_0-9]+(?:, )?)+)(?:,| \|)", section_of(page, "Requests"), re.M
+            r"^\| ([\d, ]+) \| ([A-Z_0-9]+(?:, [A-Z_0-9]+)*)(?:,| \|)", section_of(page, "Requests"), re.M
         ):
             listed = [name for name in names.split(", ") if not name.startswith("_")]
             known = {RequestCode(int(code)).name for code in codes.split(",")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -239,13 +239,6 @@ def refused(code: int) -> Iterator[None]:
     with pytest.raises(RequestError) as caught:
         yield
     assert caught.value.code == code, caught.value
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = 3.0) -> None:
-    """Wait until something holds; the condition itself says what was expected."""
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110  # anything may be waited for, and nothing of it has an event
-            await asyncio.sleep(0.002)
 
 
 def run(work: Awaitable[None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from penstock.broker.push_tasks import ClientState, Place, PushClient, PushTask
@@ -12,6 +11,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import Connection
 from tests.unit.broker.running_broker import Bench, Client, records
+from tests.unit.waiting import until as until
 
 GROUP = "g"
 # Short enough for a test, long enough for a slow machine to answer in where it means to.
@@ -136,9 +136,3 @@ async def fill(bench: Bench, count: int, start: int = 0, queue: int = 0) -> list
     for body in bodies:
         await bench.client.send(body=body, queue=queue)
     return bodies
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens elsewhere
-            await asyncio.sleep(0.01)

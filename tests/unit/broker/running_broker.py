@@ -84,7 +84,7 @@ class Client:
     async def call(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", **header: Any
     ) -> Command:
-        timeout = header.pop("timeout_ms", 10_000)
+        timeout = header.pop("timeout_ms", 60_000)
         return await self.remoting.call(self.address, Command(code, fields or {}, body, **header), timeout)
 
     async def send(self, topic: str = "T", body: bytes = b"hello", queue: int = 0, **props: str) -> Command:

@@ -156,7 +156,7 @@ def test_shares_span_all_brokers_of_a_topic(tmp_path: Path, brokers: int) -> Non
                     await bench.client.send(queue=0)
                     await bench.client.heartbeat("g", client_id="c1")
                     await bench.connect().heartbeat("g", client_id="c2")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while len((await share(one.client)).queues or ()) < 2:
                         one.broker.pop.processors[2]._routes.clear()  # type: ignore[union-attr]
                         await asyncio.sleep(0.05)

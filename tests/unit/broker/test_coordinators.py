@@ -181,7 +181,7 @@ def test_what_a_coordinator_says_unasked_is_handed_on() -> None:
         body = SyncStateSet(frozenset((1, 2)), 2).encode()
         assert fakes[0].connection is not None
         fakes[0].connection.send(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header.encode(), body))
-        await asyncio.wait_for(came.wait(), 5)
+        await asyncio.wait_for(came.wait(), 60)
         assert notices == [(header, SyncStateSet(frozenset((1, 2)), 2))]
 
     run(scenario)

@@ -11,7 +11,8 @@ from penstock.metadata.group_table import SubscriptionGroup
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable
-from tests.unit.broker.metadata_bench import Caller, MetadataBroker, eventually, heartbeat, run
+from tests.unit.broker.metadata_bench import Caller, MetadataBroker, heartbeat, run
+from tests.unit.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 HEART_BEAT, UNREGISTER, MEMBERS, CHECK, LOCK, UNLOCK = 34, 35, 38, 46, 41, 42
@@ -74,15 +75,15 @@ def test_members_are_told_when_another_joins_leaves_or_dies(tmp_path: Path) -> N
         async with MetadataBroker(tmp_path, OPTIONS) as broker:
             one, two, three = Listening(broker), Listening(broker), Listening(broker)
             await one.call.heartbeat("one", "g")
-            await eventually(lambda: one.notices == ["g"])
+            await until(lambda: one.notices == ["g"])
             await two.call.heartbeat("two", "g")
-            await eventually(lambda: one.notices == ["g"] * 2 and two.notices == ["g"])
+            await until(lambda: one.notices == ["g"] * 2 and two.notices == ["g"])
             await three.call.heartbeat("three", "g")
-            await eventually(lambda: one.notices == ["g"] * 3 and two.notices == ["g"] * 2)
+            await until(lambda: one.notices == ["g"] * 3 and two.notices == ["g"] * 2)
             assert await one.call.code(UNREGISTER, clientID="one", consumerGroup="g") == 0
-            await eventually(lambda: two.notices == ["g"] * 3)
+            await until(lambda: two.notices == ["g"] * 3)
             two.call.client.drop(two.call.address)  # the connection breaks
-            await eventually(lambda: three.notices == ["g"] * 3)
+            await until(lambda: three.notices == ["g"] * 3)
             assert await three.call.json(MEMBERS, consumerGroup="g") == {"consumerIdList": ["three"]}
             assert one.notices == ["g"] * 3
 

@@ -15,7 +15,8 @@ from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable
-from tests.unit.broker.metadata_bench import Caller, MetadataBroker, eventually, heartbeat, run
+from tests.unit.broker.metadata_bench import Caller, MetadataBroker, heartbeat, run
+from tests.unit.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 QUERY, COMMIT, BY_TIME, MAX, MIN, EARLIEST, ALL = 14, 15, 29, 30, 31, 32, 43
@@ -115,7 +116,7 @@ def test_a_one_way_commit_is_never_answered(tmp_path: Path) -> None:
             for topic in ("T", "unknown"):
                 fields = {"consumerGroup": "g", "topic": topic, "queueId": "0", "commitOffset": "9"}
                 await caller.client.send(caller.address, Command(COMMIT, fields))
-            await eventually(lambda: broker.offsets.query("g", "T", 0) == 9)
+            await until(lambda: broker.offsets.query("g", "T", 0) == 9)
             assert await offset(caller, MAX, topic="T", queueId=0) == 0
 
     run(life())
@@ -372,7 +373,7 @@ def test_clients_are_told_to_reset_where_the_broker_does_not(tmp_path: Path) -> 
             expected = b'{"offsetTable":{{"brokerName":"b-a","queueId":0,"topic":"T"}:0}}'
             answer = await caller.raw(RESET, **reset)
             assert (answer.code, answer.body) == (0, expected)
-            await eventually(lambda: len(java.pushes) == len(cpp.pushes) == 1)
+            await until(lambda: len(java.pushes) == len(cpp.pushes) == 1)
             assert java.pushes[0].body == expected
             assert java.pushes[0].fields == {
                 "topic": "T",

@@ -113,7 +113,7 @@ def test_who_waits_for_messages_is_woken_by_a_publication(tmp_path: Path, flush:
             while not len(bench.broker._pulls.polling):  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (await publish(bench.client, "q", 0, [handle])).code == 0
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert len(records((await waiting).body)) == 5
 
     run(scenario)

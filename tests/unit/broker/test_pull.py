@@ -277,7 +277,7 @@ def test_a_waiting_pull_is_woken_by_a_message(tmp_path: Path, flush: FlushMode, 
             waiting = asyncio.ensure_future(
                 bench.client.pull(offset=0 if is_new_queue else 1, wait_ms=30_000)
             )
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while len(bench.broker._pulls.polling) < 1:  # type: ignore[union-attr]  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert not waiting.done()

@@ -24,9 +24,9 @@ from tests.unit.broker.pushing import (
     resume,
     state_of,
     task_of,
-    until,
 )
 from tests.unit.broker.running_broker import run, running
+from tests.unit.waiting import until
 
 
 @pytest.mark.feature("push", "fifth-seed")
@@ -254,7 +254,7 @@ def test_a_queue_that_nobody_wants_any_more_is_free_for_others(tmp_path: Path) -
             [(connection, command)] = one.kept
             connection.answer(command, command.answer(ResponseCode.CONSUMER_NOT_ONLINE, "nobody here"))
             tasks = bench.broker.push.state.tasks
-            await until(lambda: [place.queue_id for place in tasks] == [1], 5)
+            await until(lambda: [place.queue_id for place in tasks] == [1])
             assert (await two.begin()).code == 0
             await until(lambda: two.bodies == [b"2"])
             # Its other queue is still its own.

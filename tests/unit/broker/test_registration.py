@@ -19,7 +19,8 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import RegisterBrokerRequestHeader
 from penstock.remoting import ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
-from tests.unit.broker.metadata_bench import eventually, run
+from tests.unit.broker.metadata_bench import run
+from tests.unit.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1", register_timeout_ms=300)
 LISTENING = HostAddress("127.0.0.1", 10911)
@@ -156,11 +157,11 @@ def test_one_name_server_that_fails_does_not_hold_up_the_others(
     async def life() -> None:
         bad, good = NameServer(refuses=True), NameServer()
         async with registering(tmp_path, bad, good) as (registration, _):
-            await eventually(lambda: len(good.registrations) >= 1)
+            await until(lambda: len(good.registrations) >= 1)
             assert await registration.register_all() == {bad.address: False, good.address: True}
             assert not await registration.wait_registered(10)
             bad.refuses = False
-            await eventually(lambda: len(bad.registrations) >= 1)
+            await until(lambda: len(bad.registrations) >= 1)
             assert await registration.wait_registered(3_000)
 
     with caplog.at_level(logging.INFO, "penstock.broker"):
@@ -178,10 +179,10 @@ def test_one_name_server_that_hangs_does_not_hold_up_the_others(tmp_path: Path) 
         options = replace(OPTIONS, register_timeout_ms=20_000)
         async with registering(tmp_path, hanging, good, options=options) as (_, topics):
             began = loop.time()
-            await eventually(lambda: len(good.registrations) == 1)
-            await eventually(lambda: hanging.attempts == 1)
+            await until(lambda: len(good.registrations) == 1)
+            await until(lambda: hanging.attempts == 1)
             topics.create_for_send("T", "TBW102", 4)
-            await eventually(lambda: len(good.registrations) == 2)
+            await until(lambda: len(good.registrations) == 2)
             assert loop.time() - began < 5.0  # long before the hanging one's time is over
             began = loop.time()
         assert loop.time() - began < 5.0  # nor does it hold up the stop
@@ -200,9 +201,9 @@ def test_a_name_server_that_is_not_there(tmp_path: Path) -> None:
         topics.load()
         registration = Registration(options, Runtime.system(), topics, lambda: LISTENING)
         registration.start()
-        await eventually(lambda: len(good.registrations) == 1)
+        await until(lambda: len(good.registrations) == 1)
         await absent.restart()
-        await eventually(lambda: len(absent.registrations) >= 1)
+        await until(lambda: len(absent.registrations) >= 1)
         await registration.stop()
         assert len(absent.unregistered) == len(good.unregistered) == 1
         await absent.server.stop()
@@ -219,7 +220,7 @@ def test_everything_is_registered_again_at_the_interval(tmp_path: Path) -> None:
         server = NameServer()
         options = replace(OPTIONS, register_interval_ms=50)
         async with registering(tmp_path, server, options=options) as (_, topics):
-            await eventually(lambda: len(server.registrations) >= 4)
+            await until(lambda: len(server.registrations) >= 4)
             assert all(item.topics == set(topics.all()) for item in server.registrations)
 
     run(life())
@@ -231,16 +232,16 @@ def test_a_change_is_registered_at_once_and_alone(tmp_path: Path) -> None:
         async with registering(tmp_path, server) as (registration, topics):
             await registration.wait_registered(3_000)
             topics.create_for_send("T", "TBW102", 4)
-            await eventually(lambda: len(server.registrations) == 2)
+            await until(lambda: len(server.registrations) == 2)
             second = server.registrations[1]
             assert second.body.wrapper.topics == {"T": topics.get("T")}
             assert second.body.data_version == topics.data_version
             for name in ("U", "V"):  # changes of one moment go together
                 topics.update(TopicConfig(name, 1, 1))
-            await eventually(lambda: len(server.registrations) == 3)
+            await until(lambda: len(server.registrations) == 3)
             assert server.registrations[2].topics == {"U", "V"}
             topics.delete("T")  # what is gone cannot be named
-            await eventually(lambda: len(server.registrations) == 4)
+            await until(lambda: len(server.registrations) == 4)
             assert server.registrations[3].topics == set(topics.all())
 
     run(life())
@@ -250,10 +251,10 @@ def test_changes_before_a_full_registration_become_a_full_one(tmp_path: Path) ->
     async def life() -> None:
         server = NameServer(refuses=True)
         async with registering(tmp_path, server) as (_, topics):
-            await eventually(lambda: server.attempts >= 1)
+            await until(lambda: server.attempts >= 1)
             topics.create_for_send("T", "TBW102", 4)
             server.refuses = False
-            await eventually(lambda: len(server.registrations) == 1)
+            await until(lambda: len(server.registrations) == 1)
             assert server.registrations[0].topics == set(topics.all())
 
     run(life())
@@ -266,7 +267,7 @@ def test_a_name_server_that_restarts_is_told_everything_again(tmp_path: Path) ->
         async with registering(tmp_path, server) as (registration, topics):
             await registration.wait_registered(3_000)
             await server.restart()
-            await eventually(lambda: len(server.registrations) >= 1)
+            await until(lambda: len(server.registrations) >= 1)
             assert server.registrations[0].topics == set(topics.all())
 
     run(life())
@@ -293,7 +294,7 @@ def test_a_registration_under_way_is_taken_back_too(tmp_path: Path) -> None:
     async def life() -> None:
         server = NameServer(hangs=True)
         async with registering(tmp_path, server, options=replace(OPTIONS, register_timeout_ms=20_000)):
-            await eventually(lambda: server.attempts == 1)
+            await until(lambda: server.attempts == 1)
             server.hangs = False
         assert len(server.unregistered) == 1
 
@@ -359,7 +360,7 @@ def test_the_broker_s_permission_caps_that_of_its_topics(tmp_path: Path) -> None
             registration.reconfigure(
                 replace(OPTIONS, permission=6, name_servers=(server.address,))
             )  # and is told at once when it changes
-            await eventually(lambda: len(server.registrations) == 2)
+            await until(lambda: len(server.registrations) == 2)
             assert server.registrations[1].body.wrapper.topics["TBW102"].perm == 7
 
     run(life())
@@ -370,11 +371,11 @@ def test_ordered_topics_are_learnt_from_the_name_server(tmp_path: Path) -> None:
         server = NameServer(answer_body=b'{"table":{"T":"b-a:4","unknown":"b-a:1"}}')
         async with registering(tmp_path, server) as (_, topics):
             topics.update(TopicConfig("T", 4, 4))
-            await eventually(lambda: topics.get("T") == TopicConfig("T", 4, 4, order=True))
+            await until(lambda: topics.get("T") == TopicConfig("T", 4, 4, order=True))
             assert topics.get("unknown") is None
             server.answer_body = b"nonsense"
             topics.update(TopicConfig("U", 4, 4))
-            await eventually(lambda: server.registrations[-1].topics == {"U"})
+            await until(lambda: server.registrations[-1].topics == {"U"})
 
     run(life())
 

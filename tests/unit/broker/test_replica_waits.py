@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,17 +24,10 @@ from penstock.replication import Outcome
 from penstock.store import Durability, FlushMode
 from tests.unit.broker.running_broker import STORE, Bench, batch_item, properties, run, running, send_fields
 from tests.unit.broker.staged import item, publish, shown, staged
+from tests.unit.waiting import until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 TWO: dict[str, Any] = {"role": "sync", "in_sync_replicas": 2, "slave_timeout_ms": 300}
-
-
-async def until(holds: Callable[[], object]) -> None:
-    for _ in range(20_000):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never was so")
 
 
 class HandSlave:

@@ -13,6 +13,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.runtime import Runtime
 from penstock.testing import broker
+from tests.unit.waiting import wait_until
 
 HOURS_AGO_S = 1_000 * 3_600
 STORE = {
@@ -36,13 +37,6 @@ def age(data: Path) -> None:
         os.utime(path, (time.time() - HOURS_AGO_S,) * 2)
 
 
-def wait_for(condition: object) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def rounds(count: int = 10) -> None:
     """Let retention look a few times."""
     time.sleep(count * STORE["clean_interval_ms"] / 1000)
@@ -56,7 +50,7 @@ def test_a_segment_stays_until_the_group_has_committed_behind_it(tmp_path: Path)
             with penstock.Consumer(address, group="archive", start_from="first") as consumer:
                 consumer.assign([queue])
                 producer.send("orders", BODY, queue=queue)
-                wait_for(lambda: consumer.poll(1))
+                wait_until(lambda: consumer.poll(1))
                 consumer.commit()
             for _ in range(60):
                 producer.send("orders", BODY, queue=queue)
@@ -78,7 +72,7 @@ def test_a_segment_stays_until_the_group_has_committed_behind_it(tmp_path: Path)
                 assert time.monotonic() < deadline
                 taken += len(consumer.poll(60 - taken))
             consumer.commit()
-        wait_for(lambda: len(segments(tmp_path)) < before)
+        wait_until(lambda: len(segments(tmp_path)) < before)
 
 
 def test_the_first_offset_in_a_topic_counts_at_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from penstock.broker.saving import TableSaver
 from penstock.errors import DiskFullError
 from penstock.metadata.fastjson import JsonObject
 from penstock.runtime import SystemClock
-from tests.unit.broker.metadata_bench import eventually
+from tests.unit.waiting import until
 
 
 class Table:
@@ -71,8 +71,8 @@ def test_a_change_is_saved_soon_and_not_in_the_loop() -> None:
         bench = Bench()
         bench.saver.start()
         bench.change()
-        await eventually(lambda: bench.file.saved == [1])
-        await eventually(lambda: bench.saver.is_clean)
+        await until(lambda: bench.file.saved == [1])
+        await until(lambda: bench.saver.is_clean)
         assert threading.current_thread().name not in bench.file.threads
         await bench.saver.stop()
         assert bench.file.saved == [1]
@@ -136,7 +136,7 @@ def test_between_saves_there_is_the_interval_and_stopping_saves_the_rest() -> No
         bench = Bench(interval_ms=60_000)
         bench.saver.start()
         bench.change()
-        await eventually(lambda: bench.saver.is_clean)
+        await until(lambda: bench.saver.is_clean)
         bench.change()
         await asyncio.sleep(0.05)
         assert bench.file.saved == [1]
@@ -161,7 +161,7 @@ def test_a_failing_save_is_logged_once_and_tried_again(
         assert "no space" in bench.saver.failure
         await asyncio.sleep(0.05)
         bench.file.error = None
-        await eventually(lambda: bench.saver.is_clean)
+        await until(lambda: bench.saver.is_clean)
         assert bench.saver.failure == ""
         assert bench.file.saved == [1]
         await bench.saver.stop()
@@ -193,7 +193,7 @@ def test_without_a_task_saving_works_too() -> None:
         assert bench.file.saved == [1]
         bench.change()
         bench.saver.start()  # what changed before is written at once
-        await eventually(lambda: bench.saver.is_clean)
+        await until(lambda: bench.saver.is_clean)
         await bench.saver.stop()
         bench.saver.start()
         bench.change()

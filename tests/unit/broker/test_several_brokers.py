@@ -21,7 +21,7 @@ from penstock.nameserver.server import NameServer
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, NAMESERVER, STORE
 from penstock.testing.scratch_disk import ScratchDisk
-from tests.unit.client.producer_cluster import eventually
+from tests.unit.waiting import until
 
 NAMES = ("broker-a", "broker-b")
 COUNT = 40
@@ -86,12 +86,12 @@ def test_brokers_side_by_side_share_topics_and_nothing_else(tmp_path: Path) -> N
                 # Partitions of a topic are on both: twice the brokers is twice the room and the disks.
                 sent = await send_some(producer, 0)
                 assert {name: len(texts) for name, texts in sent.items()} == dict.fromkeys(NAMES, COUNT // 2)
-                await eventually(lambda: received == sent["broker-a"] | sent["broker-b"], 15)
+                await until(lambda: received == sent["broker-a"] | sent["broker-b"])
                 # One that is gone takes its own messages out of reach; the other takes what is sent from now on.
                 await running["broker-a"].stop()
                 later = await send_some(producer, COUNT)
                 assert set(later) == {"broker-b"}
-                await eventually(lambda: later["broker-b"] <= received, 15)
+                await until(lambda: later["broker-b"] <= received)
         assert texts_in(tmp_path / "broker-a") == sent["broker-a"]
         assert texts_in(tmp_path / "broker-b") == sent["broker-b"] | later["broker-b"]
 

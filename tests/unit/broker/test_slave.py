@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +23,9 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
 from tests.unit.broker.running_broker import Bench, records, run, running, send_fields
 from tests.unit.broker.staged import item, stage
+from tests.unit.waiting import until
 
 QUICK = {"slave_sync_interval_ms": 50}
-
-
-async def until(holds: Callable[[], object]) -> None:
-    for _ in range(20_000):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never was so")
 
 
 class Pair:

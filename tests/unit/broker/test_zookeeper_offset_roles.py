@@ -48,7 +48,7 @@ def run(life: Callable[[Member, Member, MemoryEnsemble], Awaitable[None]], folde
         one, two = Member(ensemble, folder / "1"), Member(ensemble, folder / "2")
         for member in (one, two):
             await member.part.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await life(one, two, ensemble)
         for member in (one, two):
             await member.part.stop()

@@ -5,8 +5,7 @@ import logging
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from penstock.errors import MetadataUnavailableError
 from penstock.protocol.codes import RequestCode
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
 from tests.unit.broker.running_broker import Bench, Client, run, running
+from tests.unit.waiting import until
 
 pytestmark = pytest.mark.java
 NUMBER = broker_id_of_set("DefaultCluster", "broker-a")
-WAIT_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +48,6 @@ def entry(group: str, topic: str, queue: int) -> str:
 
 def text_at(entries: KazooClient, path: str) -> str | None:
     return entries.get(path)[0].decode() if entries.exists(path) else None
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < limit_s
-        await asyncio.sleep(0.05)
 
 
 async def commit(client: Client, offset: int, queue: int = 0) -> None:

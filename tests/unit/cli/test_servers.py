@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +29,7 @@ from penstock.nameserver import NameServer
 from penstock.remoting import RemotingServer
 from penstock.store import MessageStore
 from tests.disk_limits import NO_DISK_LIMITS
+from tests.unit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}
@@ -52,7 +53,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and what it had to say."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=60)
         assert out == ""
         return self.process.returncode, err
 
@@ -76,23 +77,41 @@ def serving(*arguments: object, environment: dict[str, str] | None = None) -> It
             process.communicate()
 
 
+@contextmanager
+def refusing_address() -> Iterator[str]:
+    """An address that refuses every connection: its port is bound, so that no one else gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
-def refused(*arguments: object, environment: dict[str, str] | None = None) -> str:
+def refused(*arguments: object) -> str:
     """The complaint of a server that must not start."""
+    with mock.patch.dict(os.environ, CLEAN, clear=True):
+        done = CliRunner().invoke(root, [str(argument) for argument in arguments])
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    return done.stderr
+
+
+def failed_start(change: str, *arguments: object) -> str:
+    """The log of a server that ends with status 1, in a process that executes `change` before the command."""
+    code = f"{change}\nfrom penstock.cli.main import main\nmain()"
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", *(str(argument) for argument in arguments)],
+        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
         cwd=ROOT,
-        env={**CLEAN, **(environment or {})},
+        env=CLEAN,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "Traceback" not in done.stderr
     return done.stderr
 
 
@@ -160,14 +179,9 @@ def test_roles_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 def wait_for_broker(address: str) -> str:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with Admin(address) as admin:
-            brokers = admin.cluster_status().brokers
-        if brokers:
-            return brokers[0].name
-        time.sleep(0.05)
-    raise AssertionError("no broker registered")
+    with Admin(address) as admin:
+        wait_until(lambda: admin.cluster_status().brokers, "a broker to register")
+        return str(admin.cluster_status().brokers[0].name)
 
 
 def test_a_broker_without_a_name_server_says_so(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """What tests of consumers share: a broker for each test, producers, and patience."""
 
-import time
 from collections.abc import Callable, Iterable
 
 import penstock
 from penstock.client.received import ReceivedMessage
+from tests.unit.waiting import wait_until
 
 # A message that is handed back comes again at once instead of after 10 s and more.
 QUICK = {"delay_levels": " ".join(["0s"] * 18)}
+# The name under which tests outside of tests/unit import it.
+until = wait_until
 
 
 def send(address: str, topic: str, *bodies: bytes, tag: str = "", queue_key: str = "") -> None:
@@ -18,13 +20,6 @@ def send(address: str, topic: str, *bodies: bytes, tag: str = "", queue_key: str
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
-
-
-def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def take(messages: Iterable[ReceivedMessage], count: int) -> list[bytes]:

@@ -5,7 +5,6 @@ Each broker keeps what it was sent and answers as RocketMQ does; `behave` replac
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -169,12 +168,3 @@ async def cluster(brokers: int = 1, topics: tuple[str, ...] = ("T",), queues: in
         for broker in fake.brokers:
             await broker.stop()
         await fake.name_server.stop()
-
-
-async def eventually(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Wait until something is so."""
-    for _ in range(int(timeout_s * 100)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to be")

@@ -18,7 +18,7 @@ from penstock.errors import (
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.testing import broker
-from tests.unit.client.consuming import until
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_members_of_a_group_are_listed(admin, address):
     admin.create_topic("Online", 1)
     with penstock.Consumer(address, group="online-group") as consumer:
         consumer.subscribe("Online", "a || b")
-        until(
+        wait_until(
             lambda: (
                 "online-group" in admin.list_groups() and admin.describe_group("online-group").subscriptions
             )

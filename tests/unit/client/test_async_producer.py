@@ -27,7 +27,8 @@ from penstock.errors import (
 from penstock.message import Message, decode_properties, encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
-from tests.unit.client.producer_cluster import cluster, eventually
+from tests.unit.client.producer_cluster import cluster
+from tests.unit.waiting import until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
@@ -103,7 +104,7 @@ def test_sends_without_waiting_and_in_any_number():
 def test_a_one_way_send_asks_for_no_answer():
     async def scenario(fake, producer):
         await producer.send_oneway("T", b"quick")
-        await eventually(lambda: fake.stored)
+        await until(lambda: fake.stored)
         (request,) = sends(fake)
         assert request.is_oneway
 
@@ -667,11 +668,11 @@ def test_a_send_waits_for_room_and_gives_up_after_its_time():
         with pytest.raises(BufferFullError):
             producer.enqueue("T", b"x" * 1500)
         waiting = asyncio.ensure_future(producer.send("T", b"y" * 1500))
-        await eventually(lambda: held)
+        await until(lambda: held)
         connection, request = held.pop()
         connection.answer(request, broker.store(request))
         await first
-        await eventually(lambda: held)
+        await until(lambda: held)
         connection, request = held.pop()
         connection.answer(request, broker.store(request))
         await waiting
@@ -755,7 +756,7 @@ def test_the_first_send_starts_the_producer():
                 producer.send_nowait("T", b"x")
             await producer.send("T", b"x")
             assert producer.client_id == "127.0.0.1@rmq-instance"
-            await eventually(lambda: fake.brokers[0].heartbeats)
+            await until(lambda: fake.brokers[0].heartbeats)
             assert fake.brokers[0].heartbeats[0].producers[0].group_name == "rmq-group"
             await producer.close()
 

@@ -10,7 +10,8 @@ from penstock.client.async_producer import AsyncProducer
 from penstock.client.producer import Producer
 from penstock.errors import BufferFullError, ClientClosedError
 from penstock.testing import broker
-from tests.unit.client.producer_cluster import cluster, eventually
+from tests.unit.client.producer_cluster import cluster
+from tests.unit.waiting import until
 
 
 class Gate:
@@ -81,8 +82,8 @@ def test_callers_wait_for_room_in_their_order(limits, batching):
                 await producer.enqueue_when_room("T", body)
 
         task = asyncio.ensure_future(enqueue_all())
-        await eventually(lambda: gate.held)
-        await eventually(lambda: not task.done() and producer_is_full(producer))
+        await until(lambda: gate.held)
+        await until(lambda: not task.done() and producer_is_full(producer))
         assert not task.done()
         await gate.answer_until(task.done)
         flush = asyncio.ensure_future(producer.flush())
@@ -121,14 +122,14 @@ def test_cancelled_caller_leaves_no_room_taken():
         producer.enqueue("T", b"second")
         waiting = [asyncio.ensure_future(producer.enqueue_when_room("T", b"never")) for _ in range(10)]
         behind = asyncio.ensure_future(producer.enqueue_when_room("T", b"third"))
-        await eventually(lambda: len(gate.held) == 2)
+        await until(lambda: len(gate.held) == 2)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         assert all(task.cancelled() for task in waiting)
         await gate.answer_until(behind.done)
         await behind
-        await eventually(lambda: gate.held)
+        await until(lambda: gate.held)
         gate.answer()
         await producer.flush()
         assert gate.bodies == [b"first", b"second", b"third"]
@@ -142,7 +143,7 @@ def test_closing_ends_callers_that_wait():
     async def scenario(gate, producer):
         producer.enqueue("T", b"first", on_result=lambda result, error: None)
         waiting = asyncio.ensure_future(producer.enqueue_when_room("T", b"second"))
-        await eventually(lambda: gate.held)
+        await until(lambda: gate.held)
         closing = asyncio.ensure_future(producer.close())
         await gate.answer_until(closing.done)
         await closing
@@ -202,7 +203,7 @@ def test_thread_that_enqueues_waits_for_room():
 
             thread = threading.Thread(target=enqueue_all)
             thread.start()
-            await eventually(lambda: len(gate.held) == 5)
+            await until(lambda: len(gate.held) == 5)
             assert thread.is_alive()
             await gate.answer_until(lambda: not thread.is_alive())
             thread.join()

@@ -24,8 +24,9 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.testing import broker
 from tests.unit.client.consumer_cluster import scripted
-from tests.unit.client.consuming import QUICK, Seen, send, until
-from tests.unit.client.producer_cluster import cluster, eventually
+from tests.unit.client.consuming import QUICK, Seen, send
+from tests.unit.client.producer_cluster import cluster
+from tests.unit.waiting import until, wait_until
 
 
 @dataclass
@@ -72,7 +73,7 @@ def test_brokers_know_a_client_by_its_instance_name():
             ) as producer:
                 assert producer.client_id == "127.0.0.1@rmq-instance@north"
                 await producer.send("T", b"x")
-                await eventually(lambda: fake.brokers[0].heartbeats)
+                await until(lambda: fake.brokers[0].heartbeats)
             (told,) = {beat.client_id for beat in fake.brokers[0].heartbeats}
             assert told == "127.0.0.1@rmq-instance@north"
 
@@ -186,11 +187,11 @@ def test_then_what_recurs_does():
                 await consumer.subscribe("T")
                 (queue,) = await consumer.wait_assigned()
                 routes, beats = (hook.codes[code] for code in (105, 34))
-                await eventually(lambda: hook.codes[105] >= routes + 4)
-                await eventually(lambda: hook.codes[34] >= beats + 4)
+                await until(lambda: hook.codes[105] >= routes + 4)
+                await until(lambda: hook.codes[34] >= beats + 4)
                 for offset in (7, 8):
                     consumer.core.offsets.set(queue, offset)
-                    await eventually(lambda wanted=offset: wanted in fake.commits)
+                    await until(lambda wanted=offset: wanted in fake.commits)
 
     asyncio.run(main())
 
@@ -205,9 +206,9 @@ def test_the_inner_producer_uses_the_client_that_is_there():
         with Consumer(address, group="g", start_from="last", listener=seen, rpc_hook=hook) as consumer:
             consumer.subscribe("T")
             consumer.wait_assigned()
-            until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
+            wait_until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
             send(address, "T", b"again")
-            until(lambda: len(seen.messages) >= 2)
+            wait_until(lambda: len(seen.messages) >= 2)
             shared = ClientInstance._shared[consumer._thread.loop].values()
             clients = [one for found in shared for one in found]
             assert len(clients) == 1
@@ -299,8 +300,8 @@ def test_a_hook_sees_every_request_and_every_response():
                 await producer.send("T", b"1")
                 await producer.send_oneway("T", b"2")
                 await plain.send("T", b"3")
-                await eventually(lambda: len(fake.stored) == 3)
-                await eventually(lambda: hook.codes[34] >= 1)
+                await until(lambda: len(fake.stored) == 3)
+                await until(lambda: hook.codes[34] >= 1)
             sends = [request for request in fake.brokers[0].requests if request.code == 310]
             assert [request.fields.get("AccessKey") for request in sends] == ["key", "key", None]
             assert {code: hook.codes[code] > 0 for code in (105, 310, 34, 35)} == dict.fromkeys(

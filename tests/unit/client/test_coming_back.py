@@ -14,7 +14,8 @@ from penstock.protocol.bodies import ConsumerList
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
-from tests.unit.client.producer_cluster import cluster, eventually
+from tests.unit.client.producer_cluster import cluster
+from tests.unit.waiting import until
 
 # Sorts before every client id, so the only queue is its.
 FIRST = "!"
@@ -67,13 +68,13 @@ def test_members_are_waited_for_after_a_broker_has_come_back(
                 await consumer.wait_assigned()
                 assert consumer.assignment
                 set_members(broker, FIRST, consumer.client_id)
-                await eventually(lambda: not consumer.assignment)
+                await until(lambda: not consumer.assignment)
                 set_members(broker, consumer.client_id)
                 assert broker.server is not None
                 beats = len(broker.heartbeats)
                 for connection in list(broker.server.connections):
                     connection.abort()
-                await eventually(lambda: len(broker.heartbeats) > beats)
+                await until(lambda: len(broker.heartbeats) > beats)
                 began = asyncio.get_running_loop().time()
                 await asyncio.sleep(0.3)
                 assert not consumer.assignment
@@ -82,7 +83,7 @@ def test_members_are_waited_for_after_a_broker_has_come_back(
                     await asyncio.sleep(1.6)
                     assert not consumer.assignment
                 else:
-                    await eventually(lambda: consumer.assignment)
+                    await until(lambda: consumer.assignment)
                     assert asyncio.get_running_loop().time() - began > 1.0
 
     asyncio.run(scenario())

@@ -14,7 +14,8 @@ from penstock.client.consumer import Consumer
 from penstock.errors import ClientClosedError, ClientError, OptionError, RouteNotFoundError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_several_threads_may_iterate(address: str) -> None:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
-        until(lambda: len(got) >= 200)
+        wait_until(lambda: len(got) >= 200)
     for thread in threads:
         thread.join(5)
         assert not thread.is_alive()
@@ -171,7 +172,7 @@ def test_unsubscribing_gives_the_queues_up(address: str) -> None:
         consumer.unsubscribe("T")
         assert {queue.topic for queue in consumer.wait_assigned()} - {"%RETRY%g"} == {"U"}
         consumer.unsubscribe("U")
-        until(lambda: not consumer.assignment)
+        wait_until(lambda: not consumer.assignment)
 
 
 def test_a_topic_that_comes_later_is_read_from_its_first_message(address: str) -> None:
@@ -342,7 +343,7 @@ def test_a_listener_is_called_by_threads_of_the_consumer(address: str) -> None:
     send(address, "T", *numbered(40))
     with Consumer(address, group="g", start_from="first", listener=seen, threads=4) as consumer:
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) >= 40)
+        wait_until(lambda: len(seen.messages) >= 40)
     assert sorted(seen.bodies) == sorted(numbered(40))
     assert threads == {f"penstock-g-{number}" for number in range(4)}
 
@@ -381,7 +382,7 @@ def test_an_async_listener_runs_in_tasks(address: str) -> None:
 
         async with AsyncConsumer(address, group="g", start_from="first", listener=listener, threads=8) as one:
             await one.subscribe("T")
-            await asyncio.wait_for(enough.wait(), 15)
+            await asyncio.wait_for(enough.wait(), 60)
         return got, most
 
     got, most = asyncio.run(scenario())
@@ -396,7 +397,7 @@ def test_an_ordinary_listener_of_an_async_consumer_runs_in_threads(address: str)
     async def scenario() -> None:
         async with AsyncConsumer(address, group="g", start_from="first", listener=seen) as consumer:
             await consumer.subscribe("T")
-            await asyncio.to_thread(until, lambda: seen.messages)
+            await asyncio.to_thread(wait_until, lambda: seen.messages)
 
     asyncio.run(scenario())
     assert seen.bodies == [b"1"]
@@ -460,7 +461,7 @@ def test_cancelling_a_loop_leaves_the_consumer_usable(address: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.to_thread(send, address, "T", b"1")
-            assert await asyncio.wait_for(loop(), 10) == b"1"
+            assert await asyncio.wait_for(loop(), 60) == b"1"
 
     asyncio.run(scenario())
 

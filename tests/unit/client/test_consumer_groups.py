@@ -16,7 +16,8 @@ from penstock.client.consumer import Consumer
 from penstock.errors import ClientError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import EmbeddedBroker, broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,18 +56,18 @@ def test_two_consumers_share_and_one_takes_over_what_the_other_leaves(address: s
             assert second.client_id != first.client_id
             second.subscribe("T")
             # The broker tells the first one: nobody waits for the next twenty seconds.
-            until(
+            wait_until(
                 lambda: (
                     of_topic(first.assignment) + of_topic(second.assignment) in ([0, 1, 2, 3], [2, 3, 0, 1])
                 )
             )
             send(address, "T", *numbered(40, 1))
-            until(lambda: set(first_seen.bodies + second_seen.bodies) == set(numbered(41)))
+            wait_until(lambda: set(first_seen.bodies + second_seen.bodies) == set(numbered(41)))
             assert second_seen.messages
             first.close()
-            until(lambda: of_topic(second.assignment) == [0, 1, 2, 3])
+            wait_until(lambda: of_topic(second.assignment) == [0, 1, 2, 3])
             send(address, "T", *numbered(10, 41))
-            until(lambda: set(numbered(10, 41)) <= set(second_seen.bodies))
+            wait_until(lambda: set(numbered(10, 41)) <= set(second_seen.bodies))
     assert changes[0] == ("T", [0, 1, 2, 3])
     assert any(topic == "T" and len(queues) == 2 for topic, queues in changes)
     assert set(first_seen.bodies + second_seen.bodies) == set(numbered(51))
@@ -117,7 +118,7 @@ def test_every_strategy_divides_all_queues(address: str, strategy: str) -> None:
     try:
         for consumer in consumers:
             consumer.subscribe("T")
-        until(lambda: sorted(n for one in consumers for n in of_topic(one.assignment)) == [0, 1, 2, 3], 10)
+        wait_until(lambda: sorted(n for one in consumers for n in of_topic(one.assignment)) == [0, 1, 2, 3])
     finally:
         for consumer in consumers:
             consumer.close()
@@ -173,8 +174,8 @@ def test_what_fails_in_broadcasting_is_given_up(address: str, tmp_path: Path) ->
         listener=seen,
     ) as consumer:
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) >= 2)
-        until(lambda: sum(consumer.position(q) for q in consumer.assignment) == 2)
+        wait_until(lambda: len(seen.messages) >= 2)
+        wait_until(lambda: sum(consumer.position(q) for q in consumer.assignment) == 2)
     assert sorted(seen.bodies) == [b"bad", b"good"]
 
 
@@ -230,10 +231,10 @@ def test_a_broker_that_comes_back_is_pulled_from_again(tmp_path: Path) -> None:
             await asyncio.to_thread(send, embedded.address, "T", b"1")
             await asyncio.to_thread(consumer.start)
             await asyncio.to_thread(consumer.subscribe, "T")
-            await asyncio.to_thread(until, lambda: seen.bodies == [b"1"])
+            await asyncio.to_thread(wait_until, lambda: seen.bodies == [b"1"])
             await restart(embedded)
             await asyncio.to_thread(send, embedded.address, "T", b"2")
-            await asyncio.to_thread(until, lambda: b"2" in seen.bodies, 20)
+            await asyncio.to_thread(wait_until, lambda: b"2" in seen.bodies)
         finally:
             await asyncio.to_thread(consumer.close)
             await embedded.stop()
@@ -273,7 +274,7 @@ def test_consumers_come_and_go_and_nothing_is_lost(address: str) -> None:
             elif number % 100 == 50 and len(members) > 1:
                 members.pop(0).close()
     try:
-        until(lambda: got >= set(total), 30)
+        wait_until(lambda: got >= set(total))
     finally:
         for member in members:
             member.close()

@@ -20,7 +20,8 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def test_running_info(address: str) -> None:
     seen = Seen()
     with Consumer(address, group="g", start_from="first", listener=seen, threads=3) as consumer:
         consumer.subscribe("T", "*")
-        until(lambda: len(seen.messages) == 8)
-        until(lambda: len(consumer.assignment) == 5)
+        wait_until(lambda: len(seen.messages) == 8)
+        wait_until(lambda: len(consumer.assignment) == 5)
         answer = ask_broker(
             consumer,
             RequestCode.GET_CONSUMER_RUNNING_INFO,
@@ -80,8 +81,8 @@ def test_status_and_reset(address: str) -> None:
     settings = {"start_from": "first", "persist_interval_ms": 50}
     with Consumer(address, group="g", listener=seen, **settings) as consumer:
         consumer.subscribe("T")
-        until(lambda: sum(consumer.committed(q) or 0 for q in consumer.queues("T")) == 8)
-        until(lambda: all(consumer.committed(q) is not None for q in consumer.queues("T")))
+        wait_until(lambda: sum(consumer.committed(q) or 0 for q in consumer.queues("T")) == 8)
+        wait_until(lambda: all(consumer.committed(q) is not None for q in consumer.queues("T")))
         answer = ask_broker(
             consumer, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="g", clientAddr=""
         )
@@ -98,7 +99,7 @@ def test_status_and_reset(address: str) -> None:
         )
         assert answer.code == 0, answer.remark
         # Everything comes again, once.
-        until(lambda: len(seen.messages) == 8)
+        wait_until(lambda: len(seen.messages) == 8)
         assert sorted(seen.bodies) == sorted(numbered(8))
 
 
@@ -161,10 +162,10 @@ def test_a_reset_that_is_pushed_goes_to_queues_that_are_held(address: str) -> No
     seen = Seen()
     with Consumer(address, group="g", start_from="first", listener=seen) as consumer:
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) == 4)
+        wait_until(lambda: len(seen.messages) == 4)
         core = consumer._async.core
         queue = seen.messages[0].queue
-        until(lambda: consumer.position(queue) == 4)
+        wait_until(lambda: consumer.position(queue) == 4)
         others = queue._replace(broker_name="elsewhere")
         for body in (
             ResetOffsetBody({queue: 2, others: 7}).encode(),
@@ -181,6 +182,6 @@ def test_a_reset_that_is_pushed_goes_to_queues_that_are_held(address: str) -> No
                 return core.handle(None, command)  # type: ignore[arg-type]
 
             assert consumer._run(push()) is None
-            until(lambda: seen.bodies == [b"2", b"3"])
-            until(lambda: consumer.position(queue) == 4)
+            wait_until(lambda: seen.bodies == [b"2", b"3"])
+            wait_until(lambda: consumer.position(queue) == 4)
         assert core.offsets.get(others) is None

@@ -11,7 +11,8 @@ from penstock.client.consumer import Consumer
 from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
 from penstock.errors import ConnectError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_what_is_not_done_comes_again(address: str, outcome: object) -> None:
         consumer.subscribe("T")
         with penstock.Producer(address) as producer:
             result = producer.send("T", b"body", tag="t", keys="k")
-        until(lambda: len(seen.messages) >= 2)
+        wait_until(lambda: len(seen.messages) >= 2)
     first, second = seen.messages
     assert (first.tries, second.tries) == (0, 1)
     assert first.msg_id == second.msg_id == result.msg_id
@@ -66,7 +67,7 @@ def test_too_many_tries_end_in_the_dead_letters(address: str) -> None:
     send(address, "T", b"behind", queue_key="k")
     with Consumer(address, group="g", start_from="first", listener=seen, retries_max=3) as consumer:
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) >= 8)
+        wait_until(lambda: len(seen.messages) >= 8)
         found = dead_letters(address, "g", 2)
     assert sorted(message.body for message in found) == [b"behind", b"poison"]
     assert sorted(message.tries for message in seen.messages) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -134,9 +135,9 @@ def test_a_delay_is_kept(address: str) -> None:
         send(slow, "T", b"body")
         with Consumer(slow, group="g", start_from="first", listener=seen) as consumer:
             consumer.subscribe("T")
-            until(lambda: len(seen.messages) == 1)
+            wait_until(lambda: len(seen.messages) == 1)
             began = time.monotonic()
-            until(lambda: len(seen.messages) == 2)
+            wait_until(lambda: len(seen.messages) == 2)
         assert 0.9 <= time.monotonic() - began < 5
 
 
@@ -151,11 +152,11 @@ def test_if_the_broker_does_not_take_a_message_back_a_copy_is_sent(address: str)
             raise ConnectError("the broker is down")
 
         consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
-        until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
+        wait_until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
         body = bytes(range(256)) * 40  # large enough to be packed
         with penstock.Producer(address) as producer:
             result = producer.send("T", body, tag="t", keys="k1 k2")
-        until(lambda: len(seen.messages) >= 2)
+        wait_until(lambda: len(seen.messages) >= 2)
     second = seen.messages[1]
     assert second.tries == 1
     assert (second.msg_id, second.topic, second.tag, second.keys) == (result.msg_id, "T", "t", ["k1", "k2"])
@@ -174,7 +175,7 @@ def test_a_copy_sent_too_often_ends_in_the_dead_letters(address: str) -> None:
             raise ConnectError("the broker is down")
 
         consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
-        until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
+        wait_until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
         send(address, "T", b"poison")
         [found] = dead_letters(address, "g", 1)
     assert found.body == b"poison"
@@ -193,8 +194,8 @@ def test_if_nobody_takes_a_message_back_it_is_tried_again_here(address: str) -> 
 
         consumption._retries.hand_back = nobody  # type: ignore[attr-defined]
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) >= 2)
-        until(lambda: sum(consumer.position(q) for q in consumer.assignment if q.topic == "T") == 1)
+        wait_until(lambda: len(seen.messages) >= 2)
+        wait_until(lambda: sum(consumer.position(q) for q in consumer.assignment if q.topic == "T") == 1)
     assert [message.tries for message in seen.messages] == [1, 1]  # the same object, tried twice
     assert seen.messages[0] is seen.messages[1]
 
@@ -213,9 +214,9 @@ def test_a_message_that_takes_too_long_is_handed_back(address: str) -> None:
         address, group="g", start_from="first", listener=seen, consume_timeout_ms=200, threads=4
     ) as consumer:
         consumer.subscribe("T")
-        until(lambda: any(message.tries for message in seen.messages))
+        wait_until(lambda: any(message.tries for message in seen.messages))
         # The queue is not held up by the message that hangs.
-        until(lambda: sum(consumer.position(q) for q in consumer.assignment if q.topic == "T") >= 1)
+        wait_until(lambda: sum(consumer.position(q) for q in consumer.assignment if q.topic == "T") >= 1)
         release.set()
 
 
@@ -243,7 +244,7 @@ def test_in_order_messages_of_a_queue_come_one_after_the_other(address: str) -> 
     send(address, "T", *numbered(200))
     with Consumer(address, group="g", start_from="first", listener=work, orderly=True, threads=8) as consumer:
         consumer.subscribe("T")
-        until(lambda: sum(map(len, got.values())) >= 200)
+        wait_until(lambda: sum(map(len, got.values())) >= 200)
     assert most == 1
     assert len(got) == 4
     assert all(numbers == sorted(numbers) for numbers in got.values())
@@ -257,7 +258,7 @@ def test_in_order_a_failure_holds_its_queue_and_no_other(address: str) -> None:
         address, group="g", start_from="first", listener=seen, orderly=True, rest_ms=50
     ) as consumer:
         consumer.subscribe("T")
-        until(lambda: b"3" in seen.bodies)
+        wait_until(lambda: b"3" in seen.bodies)
     assert seen.bodies == [b"0", b"1", b"1", b"1", b"2", b"3"]
 
 
@@ -268,7 +269,7 @@ def test_in_order_with_a_limit_a_poisoned_message_goes_to_the_dead_letters(addre
         address, group="g", start_from="first", listener=seen, orderly=True, rest_ms=10, retries_max=2
     ) as consumer:
         consumer.subscribe("T")
-        until(lambda: b"2" in seen.bodies)
+        wait_until(lambda: b"2" in seen.bodies)
         [found] = dead_letters(address, "g", 1)
     assert found.body == b"1"
     assert seen.bodies == [b"0", b"1", b"1", b"1", b"2"]
@@ -303,7 +304,7 @@ def test_in_order_one_consumer_at_a_time_has_a_queue(address: str) -> None:
     release.set()
     closing.join(10)
     send(address, "T", *numbered(8))
-    until(lambda: {body for name, body in events if name == "second"} >= set(numbered(8)))
+    wait_until(lambda: {body for name, body in events if name == "second"} >= set(numbered(8)))
     second.close()
     # The message that the first finished is not given to the second.
     assert ("second", b"a") not in events
@@ -337,7 +338,7 @@ def test_in_order_a_lock_that_somebody_else_has_is_noticed(address: str) -> None
     settings = {"group": "g", "start_from": "first", "orderly": True, "lock_interval_ms": 100}
     with Consumer(address, listener=seen, **settings) as consumer:
         consumer.subscribe("T")
-        until(lambda: len(seen.messages) == 1)
+        wait_until(lambda: len(seen.messages) == 1)
         core = consumer._async.core
         queue = seen.messages[0].queue
         calls = core.calls
@@ -352,7 +353,7 @@ def test_in_order_a_lock_that_somebody_else_has_is_noticed(address: str) -> None
                 core.instance.client_id = mine
 
         consumer._run(steal())
-        until(lambda: queue not in consumer.assignment)
+        wait_until(lambda: queue not in consumer.assignment)
 
         async def give_back() -> None:
             core.instance.client_id, mine = "thief@1", core.instance.client_id
@@ -362,4 +363,4 @@ def test_in_order_a_lock_that_somebody_else_has_is_noticed(address: str) -> None
                 core.instance.client_id = mine
 
         consumer._run(give_back())
-        until(lambda: queue in consumer.assignment)
+        wait_until(lambda: queue in consumer.assignment)

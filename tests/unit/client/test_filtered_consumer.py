@@ -13,7 +13,8 @@ from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.consumer import Consumer
 from penstock.errors import ClientError, FilterError, OptionError, ResponseError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -40,11 +41,11 @@ def test_messages_are_chosen_by_an_expression(address: str) -> None:
     quick = {"suspend_ms": 500, "persist_interval_ms": 200}
     with Consumer(address, group="g", listener=seen, start_from="first", threads=1, **quick) as consumer:
         consumer.subscribe("T", sql="price > 29 and shop = 'a'")
-        until(lambda: len(seen.messages) == 5)
+        wait_until(lambda: len(seen.messages) == 5)
         send_priced(address, *range(33), 50, 1)
-        until(lambda: len(seen.messages) == 8)
+        wait_until(lambda: len(seen.messages) == 8)
         # What is not wanted counts as consumed, also behind the last message that is.
-        until(lambda: lag(address, "g") == 0)
+        wait_until(lambda: lag(address, "g") == 0)
     assert seen.bodies == [b"30", b"32", b"34", b"36", b"38", b"30", b"32", b"50"]
 
 
@@ -64,9 +65,11 @@ def test_an_expression_takes_the_place_of_another(address: str) -> None:
         ):
             consumer.subscribe("T", sql=sql)
             if last:  # by then the group is there
-                until(lambda wanted=sql: admin.describe_group("g").subscriptions.get("T") == (wanted or "*"))
+                wait_until(
+                    lambda wanted=sql: admin.describe_group("g").subscriptions.get("T") == (wanted or "*")
+                )
                 send_priced(address, *range(6))
-            until(lambda wanted=last: seen.bodies[-1:] == [b"%d" % wanted])
+            wait_until(lambda wanted=last: seen.bodies[-1:] == [b"%d" % wanted])
     assert seen.bodies == [b"0", b"1", b"2", *numbered(6), b"4"]
 
 
@@ -75,7 +78,7 @@ def test_what_was_refused_is_tried_again(address: str) -> None:
     seen = Seen(lambda message: message.tries > 0)
     with Consumer(address, group="g", listener=seen, start_from="first") as consumer:
         consumer.subscribe("T", sql="price >= 3")
-        until(lambda: len(seen.messages) >= 2)
+        wait_until(lambda: len(seen.messages) >= 2)
     assert [(message.body, message.tries) for message in seen.messages] == [(b"3", 0), (b"3", 1)]
 
 
@@ -104,7 +107,7 @@ def test_an_expression_that_the_broker_refuses_leaves_the_earlier_one() -> None:
             consumer.subscribe("T", "*")
             with pytest.raises(ResponseError, match="does not filter by SQL92"):
                 consumer.subscribe("T", sql="a > 1")
-            until(lambda: len(seen.messages) == 2)
+            wait_until(lambda: len(seen.messages) == 2)
 
 
 @pytest.mark.feature("keyed-subscriptions", "fifth-seed")
@@ -121,7 +124,7 @@ def test_each_group_gets_the_messages_with_its_keys(address: str) -> None:
             options = {"listener": seen, "start_from": "first", "threads": 1}
             consumer = stack.enter_context(Consumer(address, group=group, **options))
             consumer.subscribe("T", sql=wanted[group])
-        until(lambda: [len(seen.messages) for seen in listeners.values()] == [3, 6])
+        wait_until(lambda: [len(seen.messages) for seen in listeners.values()] == [3, 6])
     assert [seen.bodies for seen in listeners.values()] == [
         [b"1", b"5", b"9"],
         [b"2", b"3", b"6", b"7", b"10", b"11"],
@@ -140,16 +143,16 @@ def test_only_messages_with_one_of_the_keys_are_delivered_and_progress_goes_on(a
     quick = {"suspend_ms": 500, "persist_interval_ms": 200}
     with Consumer(address, group="g", listener=seen, start_from="first", threads=1, **quick) as consumer:
         consumer.subscribe("T", keys=["k3", "n4"])
-        until(lambda: len(seen.messages) == 5)
+        wait_until(lambda: len(seen.messages) == 5)
         # What has another key counts as consumed, also behind the last one that is wanted.
-        until(lambda: lag(address, "g") == 0)
+        wait_until(lambda: lag(address, "g") == 0)
         consumer.subscribe("T", keys="k5")
         with penstock.Admin(address) as admin:
-            until(lambda: admin.describe_group("g").subscriptions.get("T") == "k5")
+            wait_until(lambda: admin.describe_group("g").subscriptions.get("T") == "k5")
         with penstock.Producer(address) as producer:
             for number in range(40, 50):
                 producer.send("T", b"%d" % number, keys=f"k{number % 10}", queue_key="q")
-        until(lambda: len(seen.messages) == 6)
+        wait_until(lambda: len(seen.messages) == 6)
     assert seen.bodies == [b"3", b"4", b"13", b"23", b"33", b"45"]
 
 

@@ -9,7 +9,8 @@ from penstock.protocol.bodies.heartbeat import ConsumerData
 from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.unit.client.producer_cluster import FakeBroker, cluster, eventually
+from tests.unit.client.producer_cluster import FakeBroker, cluster
+from tests.unit.waiting import until
 
 
 class Member:
@@ -92,7 +93,7 @@ def test_brokers_hear_of_every_group_and_of_its_end():
             instance.add_consumer(Member("cg"))
             await instance.routes.get("T")
             for broker in fake.brokers:
-                await eventually(lambda b=broker: b.heartbeats)
+                await until(lambda b=broker: b.heartbeats)
                 beat = broker.heartbeats[-1]
                 assert beat.client_id == instance.client_id
                 assert [p.group_name for p in beat.producers] == ["pg"]
@@ -121,7 +122,7 @@ def test_heartbeats_come_at_an_interval_and_none_without_groups():
             await asyncio.sleep(0.1)
             assert fake.brokers[0].heartbeats == []
             instance.add_producer("pg")
-            await eventually(lambda: len(fake.brokers[0].heartbeats) >= 3)
+            await until(lambda: len(fake.brokers[0].heartbeats) >= 3)
             await instance.release()
 
     asyncio.run(main())
@@ -161,14 +162,14 @@ def test_a_broker_that_comes_back_hears_of_us_at_once_and_a_dead_one_holds_up_no
             instance = await ClientInstance.acquire(options(fake, reconnect_interval_ms=20))
             instance.add_producer("pg")
             await instance.routes.get("T")
-            await eventually(lambda: first.heartbeats and second.heartbeats)
+            await until(lambda: first.heartbeats and second.heartbeats)
             await first.stop()
-            await eventually(lambda: first.address not in instance.broker_versions)
+            await until(lambda: first.address not in instance.broker_versions)
             seen = len(second.heartbeats)
-            await eventually(lambda: len(second.heartbeats) > seen + 2)
+            await until(lambda: len(second.heartbeats) > seen + 2)
             first.heartbeats.clear()
             await first.start()
-            await eventually(lambda: first.heartbeats)
+            await until(lambda: first.heartbeats)
             await instance.release()
 
     asyncio.run(main())
@@ -182,13 +183,13 @@ def test_a_brokers_request_reaches_the_consumer_of_its_group():
             member = Member("cg")
             instance.add_consumer(member)
             await instance.routes.get("T")
-            await eventually(lambda: broker.heartbeats)
+            await until(lambda: broker.heartbeats)
             (connection,) = broker.server.connections
             for code, field in ((307, "consumerGroup"), (221, "group")):
                 answer = await connection.call(Command(code, {field: "cg"}))
                 assert (answer.code, answer.body) == (0, b"here")
             connection.send(Command(40, {"consumerGroup": "cg"}))
-            await eventually(lambda: member.handled == [307, 221, 40])
+            await until(lambda: member.handled == [307, 221, 40])
             answer = await connection.call(Command(307, {"consumerGroup": "other"}))
             assert answer.code == 1
             assert "other" in answer.remark

@@ -7,7 +7,8 @@ import pytest
 import penstock
 from penstock.broker import filtering
 from penstock.testing import broker
-from tests.unit.client.consuming import Seen, until
+from tests.unit.client.consuming import Seen
+from tests.unit.waiting import wait_until
 
 # The time of a lot is far longer than a test: what is not done with would hold its queue up.
 ORDERLY = {"delivery": "pop", "orderly": True, "pop_batch": 3, "invisible_ms": 60_000}
@@ -26,9 +27,9 @@ def test_messages_with_one_of_the_keys_are_pulled_popped_and_pushed(delivery: st
         ) as consumer:
             consumer.subscribe("T", keys=["k1", "k4", "order-0", "k"])
             wanted = {b"%d" % number for number in range(60) if number % 6 in (1, 4) or number == 0}
-            until(lambda: {*seen.bodies} >= wanted)
+            wait_until(lambda: {*seen.bodies} >= wanted)
             producer.send("T", b"last", keys="k4")
-            until(lambda: b"last" in seen.bodies)
+            wait_until(lambda: b"last" in seen.bodies)
             assert sorted(seen.bodies) == sorted({*wanted, b"last"})
 
 
@@ -43,7 +44,7 @@ def test_the_client_compares_keys_again(monkeypatch: pytest.MonkeyPatch, more: d
         seen = Seen()
         with penstock.Consumer(address, group="g", listener=seen, start_from="first", **more) as consumer:  # type: ignore[arg-type]
             consumer.subscribe("T", keys=["k1"])
-            until(lambda: len(seen.bodies) >= 8)
+            wait_until(lambda: len(seen.bodies) >= 8)
             producer.send("T", b"last", keys="k1")
-            until(lambda: b"last" in seen.bodies)
+            wait_until(lambda: b"last" in seen.bodies)
         assert sorted(seen.bodies) == sorted([b"%d" % number for number in range(4, 40, 5)] + [b"last"])

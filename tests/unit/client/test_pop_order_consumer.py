@@ -19,6 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import broker
 from tests.unit.client.consumer_cluster import scripted
+from tests.unit.waiting import wait_until
 
 QUEUES = 4
 
@@ -30,13 +31,6 @@ def send(address: str, count: int) -> None:
             for queue in range(QUEUES):
                 target = MessageQueue("T", "test-broker", queue)
                 producer.send(Message("T", b"%d" % number), queue=target)
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Seen:
@@ -91,7 +85,7 @@ def test_several_consumers_keep_the_order_of_each_queue() -> None:
         for one in consumers:
             one.subscribe("T")
             one.start()
-        wait_for(lambda: seen.count >= 20 * QUEUES)
+        wait_until(lambda: seen.count >= 20 * QUEUES)
         for one in consumers:
             one.close()
         assert dict(seen.by_queue) == {queue: list(range(20)) for queue in range(QUEUES)}
@@ -117,7 +111,7 @@ def test_a_message_that_fails_comes_again_before_those_behind_it() -> None:
 
         with consumer(address, work, rest_ms=20) as one:
             one.subscribe("T")
-            wait_for(lambda: seen.count >= 5 * QUEUES + 2)
+            wait_until(lambda: seen.count >= 5 * QUEUES + 2)
         assert seen.by_queue[1] == [0, 1, 2, 2, 2, 3, 4]
         assert seen.by_queue[0] == [0, 1, 2, 3, 4]
         assert tries == [0, 1, 2]
@@ -137,12 +131,12 @@ def test_after_the_last_try_it_is_a_dead_letter_and_the_queue_goes_on() -> None:
 
         with consumer(address, work, rest_ms=10, retries_max=1) as one:
             one.subscribe("T")
-            wait_for(lambda: seen.count >= 5 * QUEUES)
+            wait_until(lambda: seen.count >= 5 * QUEUES)
         assert seen.by_queue[0] == [0, 1, 1, 2, 3]
         with Consumer(address, group="undertaker", start_from="first") as dead:
             dead.subscribe("%DLQ%g")
             found: list[ReceivedMessage] = []
-            wait_for(lambda: len(found.__iadd__(dead.poll(timeout_s=0.1))) >= QUEUES)
+            wait_until(lambda: len(found.__iadd__(dead.poll(timeout_s=0.1))) >= QUEUES)
         assert {message.body for message in found} == {b"1"}
 
 
@@ -154,12 +148,12 @@ def test_what_a_dead_consumer_had_comes_to_another_in_order() -> None:
         doomed.start()
         doomed.subscribe("T")
         had: list[ReceivedMessage] = []
-        wait_for(lambda: len(had.__iadd__(doomed.pop(timeout_s=0.2))) >= QUEUES)
+        wait_until(lambda: len(had.__iadd__(doomed.pop(timeout_s=0.2))) >= QUEUES)
         # By hand a queue gives one message, and the next when that is acknowledged.
         assert sorted(int(message.body) for message in had) == [0] * QUEUES
         doomed.ack(next(message for message in had if message.queue.queue_id == 3))
         more: list[ReceivedMessage] = []
-        wait_for(lambda: bool(more.__iadd__(doomed.pop(timeout_s=0.2))))
+        wait_until(lambda: bool(more.__iadd__(doomed.pop(timeout_s=0.2))))
         assert [(message.queue.queue_id, message.body) for message in more] == [(3, b"1")]
         doomed.close(timeout_s=0)
         seen = Seen()
@@ -170,7 +164,7 @@ def test_what_a_dead_consumer_had_comes_to_another_in_order() -> None:
 
         with consumer(address, work) as one:
             one.subscribe("T")
-            wait_for(lambda: seen.count >= 4 * QUEUES - 1)
+            wait_until(lambda: seen.count >= 4 * QUEUES - 1)
         assert seen.by_queue[0] == [0, 1, 2, 3]
         assert seen.by_queue[3] == [1, 2, 3]
 
@@ -191,7 +185,7 @@ def test_a_lot_stays_ours_while_it_is_worked_on() -> None:
         for one in (slow, other):
             one.subscribe("T")
             one.start()
-        wait_for(lambda: seen.count >= 2 * QUEUES)
+        wait_until(lambda: seen.count >= 2 * QUEUES)
         for one in (slow, other):
             one.close()
         assert dict(seen.by_queue) == {queue: [0, 1] for queue in range(QUEUES)}
@@ -212,7 +206,7 @@ def test_tags_that_only_look_alike_do_not_hold_a_queue_up() -> None:
 
         with consumer(address, work, invisible_ms=60_000) as one:
             one.subscribe("T", "Aa")
-            wait_for(lambda: seen.count >= 5, 10)
+            wait_until(lambda: seen.count >= 5)
         assert seen.by_queue[0] == [4, 6, 7, 8, 10]
 
 
@@ -230,7 +224,7 @@ def test_an_attempt_that_fails_is_made_again_under_the_same_name() -> None:
         settings = {"delivery": "pop", "orderly": True, "pull_retry_ms": 20, "close_timeout_ms": 0}
         async with scripted() as scripts:
             scripts._table.register(RequestCode.POP_MESSAGE, answer)
-            async with AsyncConsumer(scripts.address, group="g", **settings) as one, asyncio.timeout(10):  # type: ignore[arg-type]
+            async with AsyncConsumer(scripts.address, group="g", **settings) as one, asyncio.timeout(60):  # type: ignore[arg-type]
                 await one.subscribe("T")
                 while len(attempts) < 4:  # noqa: ASYNC110 - it happens behind a socket
                     await asyncio.sleep(0.005)

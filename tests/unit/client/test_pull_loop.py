@@ -49,7 +49,7 @@ def run(
 
 async def take(consumer: AsyncConsumer, count: int) -> list[ReceivedMessage]:
     got: list[ReceivedMessage] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for message in consumer:
             got.append(message)
             if len(got) == count:

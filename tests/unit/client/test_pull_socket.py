@@ -17,6 +17,7 @@ from penstock.errors import (
     FrameError,
 )
 from penstock.protocol.command import Command, encode_frame
+from tests.unit.waiting import wait_until
 
 
 class Peer:
@@ -66,13 +67,6 @@ def later(action, *arguments) -> threading.Timer:
     timer = threading.Timer(0.15, action, arguments)
     timer.start()
     return timer
-
-
-def wait_until(is_so) -> None:
-    deadline = time.monotonic() + 5
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_answers_are_had_in_any_order(peer, sockets):

@@ -12,7 +12,8 @@ from penstock.client.received import DEAD_LETTER, ReceivedMessage, Retry
 from penstock.errors import OptionError
 from penstock.message import Message
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, until
+from tests.unit.client.consuming import QUICK, Seen, numbered, send
+from tests.unit.waiting import wait_until
 
 PUSH: dict[str, Any] = {"group": "g", "delivery": "push", "start_from": "first"}
 
@@ -37,7 +38,7 @@ def test_ten_thousand_messages_in_order() -> None:
         seen = Seen()
         with penstock.Consumer(address, listener=seen, orderly=True, **PUSH) as consumer:
             consumer.subscribe("T")
-            until(lambda: len(seen.messages) >= len(bodies), 60)
+            wait_until(lambda: len(seen.messages) >= len(bodies))
             assert seen.bodies == bodies
             with penstock.Admin(address) as admin:
                 [client] = [one for found in admin.push_clients().values() for one in found.clients]
@@ -55,15 +56,17 @@ def test_several_queues_and_consumers_share_them() -> None:
         with penstock.Consumer(address, listener=seen, **PUSH) as one:
             one.subscribe("T")
             send(address, "T", *numbered(40))
-            until(lambda: len(seen.messages) == 40)
+            wait_until(lambda: len(seen.messages) == 40)
             # The queues of the second were the first's: it has to leave them before they are pushed to the other.
             with penstock.Consumer(address, listener=seen, **PUSH) as two:
                 two.subscribe("T")
-                until(lambda: one.assignment and two.assignment and not {*one.assignment} & {*two.assignment})
+                wait_until(
+                    lambda: one.assignment and two.assignment and not {*one.assignment} & {*two.assignment}
+                )
                 send(address, "T", *numbered(40, 40))
-                until(lambda: len({*seen.bodies}) == 80, 30)
+                wait_until(lambda: len({*seen.bodies}) == 80)
             send(address, "T", *numbered(10, 80))
-            until(lambda: len({*seen.bodies}) == 90, 30)
+            wait_until(lambda: len({*seen.bodies}) == 90)
         assert lag(address) == 0
 
 
@@ -76,9 +79,9 @@ def test_tags_and_sql_choose_at_the_broker_and_the_lag_follows() -> None:
             settings = {**PUSH, "group": group, "persist_interval_ms": 200}
             with penstock.Consumer(address, listener=seen, **settings) as consumer:
                 consumer.subscribe("T", expression, sql=sql)
-                until(lambda seen=seen: sorted(seen.bodies) == sorted(numbered(5)))  # type: ignore[misc]
+                wait_until(lambda seen=seen: sorted(seen.bodies) == sorted(numbered(5)))  # type: ignore[misc]
                 # What nobody wanted was not sent, and counts as done.
-                until(lambda group=group: lag(address, group) == 0)  # type: ignore[misc]
+                wait_until(lambda group=group: lag(address, group) == 0)  # type: ignore[misc]
 
 
 @pytest.mark.feature("retries", "fifth-seed")
@@ -94,7 +97,7 @@ def test_failures_are_retried_and_end_among_the_dead_letters() -> None:
         seen = Seen(outcome)
         with penstock.Consumer(address, listener=seen, **PUSH) as consumer:
             consumer.subscribe("T")
-            until(lambda: seen.bodies.count(b"1") == 3)
+            wait_until(lambda: seen.bodies.count(b"1") == 3)
         with penstock.Consumer(address, group="graves", start_from="first") as graves:
             graves.subscribe("%DLQ%g")
             assert [message.body for message in graves.poll(timeout_s=10)] == [b"0"]
@@ -118,13 +121,13 @@ def test_a_slow_consumer_is_sent_no_more_than_it_has_room_for() -> None:
                     tasks = [task for one in found for client in one.clients for task in client.subscriptions]
                     return {task.state for task in tasks if task.topic == "T"}
 
-                until(lambda: states() == {"held"})
+                wait_until(lambda: states() == {"held"})
                 [owner] = [one for one in consumer._async.core.holdings.owners if one.queue.topic == "T"]
                 # The window is as large as the room: what was on its way comes on top of it once.
                 assert 20 <= len(owner) <= 40
                 gate.set()
-                until(lambda: len(seen.messages) == 300)
-                until(lambda: states() == {"sending"})
+                wait_until(lambda: len(seen.messages) == 300)
+                wait_until(lambda: states() == {"sending"})
         assert seen.bodies == numbered(300)
 
 
@@ -136,17 +139,17 @@ def test_pausing_seeking_and_resetting() -> None:
         seen = Seen()
         with penstock.Consumer(address, listener=seen, **PUSH) as consumer:
             consumer.subscribe("T")
-            until(lambda: len(seen.messages) == 10)
+            wait_until(lambda: len(seen.messages) == 10)
             [queue] = [one for one in consumer.assignment if one.topic == "T"]
             consumer.pause([queue])
             send(address, "T", b"paused")
             consumer.resume()
-            until(lambda: seen.bodies[10:] == [b"paused"])
+            wait_until(lambda: seen.bodies[10:] == [b"paused"])
             consumer.seek(queue, 5)
-            until(lambda: seen.bodies[11:] == [*numbered(5, 5), b"paused"])
+            wait_until(lambda: seen.bodies[11:] == [*numbered(5, 5), b"paused"])
             with penstock.Admin(address) as admin:
                 admin.reset_offsets("g", "T", "first")
-            until(lambda: seen.bodies[17:] == [*numbered(10), b"paused"])
+            wait_until(lambda: seen.bodies[17:] == [*numbered(10), b"paused"])
 
 
 def test_assigned_queues_are_pushed_too() -> None:

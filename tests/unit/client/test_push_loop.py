@@ -19,6 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
 from tests.unit.client.consumer_messages import records, stored
+from tests.unit.waiting import until
 
 GOES_ON = PushResumed(client="c", group="g", topic="T", queue_id=0, was="held", goes_on=True, offset=0)
 
@@ -107,15 +108,10 @@ async def pushed(**settings: Any) -> AsyncIterator[tuple[Worker, Pusher]]:
 
 def run(scenario: Callable[[], Any]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for happens elsewhere
-        await asyncio.sleep(0.005)
 
 
 def batch(start: int, count: int) -> list[StoredMessage]:

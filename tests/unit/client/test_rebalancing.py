@@ -12,6 +12,7 @@ from penstock.protocol.bodies import ConsumerList
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
+from tests.unit.waiting import until
 
 Body = Callable[[AsyncConsumer, ScriptedBroker], Awaitable[None]]
 FIRST = "!"  # sorts before every client id, so the only queue is its
@@ -34,12 +35,6 @@ def members(*ids: str) -> Callable[[Command], Command]:
     return lambda request: request.answer(body=ConsumerList(ids).encode())
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.seed("S3-20", "S3-35")
 def test_every_twenty_seconds_unless_told_otherwise() -> None:
     assert ConsumerOptions().rebalance_interval_ms == 20_000
@@ -48,9 +43,9 @@ def test_every_twenty_seconds_unless_told_otherwise() -> None:
         assert len(consumer.assignment) == 1
         # Nobody says anything; the consumer finds out by itself.
         broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members(FIRST, consumer.client_id)
-        await eventually(lambda: not consumer.assignment)
+        await until(lambda: not consumer.assignment)
         broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members(consumer.client_id)
-        await eventually(lambda: consumer.assignment)
+        await until(lambda: consumer.assignment)
 
     run(body, rebalance_interval_ms=50)
 
@@ -62,7 +57,7 @@ def test_at_once_on_notice() -> None:
         assert broker.server is not None
         for connection in broker.server.connections:
             connection.send(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"}))
-        await eventually(lambda: not consumer.assignment)
+        await until(lambda: not consumer.assignment)
 
     # With a route for every topic nothing but the notice makes it look again.
     run(body, topics={"T", "%RETRY%g"})
@@ -77,7 +72,7 @@ def test_an_error_instead_of_members_changes_nothing() -> None:
             return request.answer(1, "no consumer for this group")
 
         broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = refuse
-        await eventually(lambda: len(asked) >= 2)
+        await until(lambda: len(asked) >= 2)
         assert len(consumer.assignment) == 1
 
     run(body, rebalance_interval_ms=50)
@@ -87,10 +82,10 @@ def test_a_consumer_that_is_not_listed_introduces_itself_and_then_lets_go() -> N
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
         beats = len(broker.heartbeats)
         broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = members("somebody else")
-        await eventually(lambda: not consumer.assignment)
+        await until(lambda: not consumer.assignment)
         assert len(broker.heartbeats) > beats
         del broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
-        await eventually(lambda: consumer.assignment)
+        await until(lambda: consumer.assignment)
 
     run(body, rebalance_interval_ms=50)
 
@@ -126,7 +121,7 @@ def test_an_offset_that_cannot_be_had_is_asked_for_again() -> None:
                 await asyncio.sleep(0.3)
                 assert not consumer.assignment
                 del broker.answers[RequestCode.QUERY_CONSUMER_OFFSET]
-                await eventually(lambda: consumer.assignment)
+                await until(lambda: consumer.assignment)
 
     asyncio.run(scenario())
 

@@ -15,7 +15,8 @@ from penstock.client.redrive_marks import MARKS_TOPIC, MarkLog
 from penstock.client.redriving import Outcome, Redriving
 from penstock.errors import CallTimeoutError, ClientError, OptionError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, until
+from tests.unit.client.consuming import QUICK
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def kill_all(address: str, count: int, *, group: str = "g", topic: str = "T") ->
         consumer.subscribe(topic)
         for number in range(count):
             producer.send(topic, b"order %d" % number, keys=f"k{number}", tag="t", properties={"mine": "x"})
-        until(lambda: sum(summary.count for summary in admin.dead_letters.groups(group)) >= count)
+        wait_until(lambda: sum(summary.count for summary in admin.dead_letters.groups(group)) >= count)
 
 
 def stored(address: str, topic: str) -> list[ReceivedMessage]:
@@ -117,7 +118,7 @@ def test_what_dies_again_is_another_dead_letter(address: str) -> None:
         assert outcomes(admin.dead_letters.redrive("g")) == ["sent"]
         with Consumer(address, group="g", listener=lambda message: Retry(-1, "again")) as consumer:
             consumer.subscribe("T")
-            until(lambda: admin.dead_letters.groups("g")[0].count == 2)
+            wait_until(lambda: admin.dead_letters.groups("g")[0].count == 2)
         assert outcomes(admin.dead_letters.redrive("g")) == ["skipped", "sent"]
 
 

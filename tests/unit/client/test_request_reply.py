@@ -15,7 +15,7 @@ from penstock.client.request_reply import Replies
 from penstock.errors import MessageError, ReplyTimeoutError, ResponseError
 from penstock.protocol.command import Command
 from penstock.testing import broker
-from tests.unit.client.consuming import until
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_reply_that_does_not_come_is_an_error_and_a_late_one_is_refused(addres
             producer.request("T", b"nobody", timeout_ms=200)
         assert time.monotonic() - began < 3
         with Replier(address) as replier:
-            until(lambda: len(replier.failures) == 1)
+            wait_until(lambda: len(replier.failures) == 1)
             [failure] = replier.failures
             assert isinstance(failure, ResponseError)
             assert "nobody waits" in str(failure)
@@ -106,10 +106,10 @@ def test_the_requester_is_gone(address: str) -> None:
         producer = penstock.Producer(address, instance_name="mine").start()
         thread = threading.Thread(target=_ask_in_vain, args=(producer,))
         thread.start()
-        until(lambda: len(replier.requests) == 1)
+        wait_until(lambda: len(replier.requests) == 1)
         producer.close()
         thread.join(20)
-        until(lambda: len(replier.failures) == 1)
+        wait_until(lambda: len(replier.failures) == 1)
     assert "not connected" in str(replier.failures[0])
 
 
@@ -122,7 +122,7 @@ def test_what_asks_for_no_reply_gets_none(address: str) -> None:
     with penstock.Producer(address) as producer:
         producer.send("T", b"plain")
         with Replier(address) as replier:
-            until(lambda: len(replier.failures) == 1)
+            wait_until(lambda: len(replier.failures) == 1)
     assert isinstance(replier.failures[0], MessageError)
 
 

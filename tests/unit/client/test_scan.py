@@ -29,9 +29,9 @@ from penstock.remoting import TlsOptions
 from penstock.spark.group_progress import GroupProgress
 from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
-from tests.unit.client.consuming import until
 from tests.unit.client.scans import bodies, fill
 from tests.unit.spark.guarded_node import SECRETS, guarded_node
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def retry_topics(admin) -> list[str]:
 
 def until_retry_topics(admin, *names) -> None:
     """The name server learns of them a moment after the broker has made them."""
-    until(lambda: retry_topics(admin) == list(names))
+    wait_until(lambda: retry_topics(admin) == list(names))
 
 
 def count_calls(monkeypatch, code) -> list[str]:
@@ -319,7 +319,7 @@ def test_consumers_of_the_group_keep_their_queues(scan, address):
     fill(address, "T", 4, queues=2)
     with penstock.Consumer(address, "shared", start_from="first") as consumer:
         consumer.subscribe("T")
-        until(lambda: len(consumer.assignment) == 3)  # with the queue for retries
+        wait_until(lambda: len(consumer.assignment) == 3)  # with the queue for retries
         with penstock.Admin(address) as admin:
             before = admin.describe_group("shared").members
             assert len(before) == 1

@@ -26,7 +26,8 @@ from penstock.client.tracing import KEYS_CHARS_MAX, RECORDS_MAX, keys_of, parts_
 from penstock.errors import ResponseError
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, until
+from tests.unit.client.consuming import QUICK, Seen
+from tests.unit.waiting import wait_until
 
 PUB = TraceRecord(
     TraceKind.PUB,
@@ -139,7 +140,7 @@ def test_the_life_of_a_message(address: str) -> None:
     ):
         consumer.subscribe("T")
         result = producer.send("T", b"hello", tag="t", keys="k1 k2")
-        until(lambda: len(seen.messages) == 2)
+        wait_until(lambda: len(seen.messages) == 2)
     with Admin(address) as admin:
         records = admin.trace_message(result.msg_id)
         assert told(records) == [
@@ -168,7 +169,7 @@ def test_batches_keyed_delayed_and_polled_messages(address: str) -> None:
     with penstock.Consumer(address, group="cg", start_from="first", trace=True) as consumer:
         consumer.subscribe("T")
         found: list[ReceivedMessage] = []
-        until(lambda: len(found) >= 7 or bool(found.extend(consumer.poll(10, 0.2))))
+        wait_until(lambda: len(found) >= 7 or bool(found.extend(consumer.poll(10, 0.2))))
     with Admin(address) as admin:
         kinds = {
             result.msg_id: admin.trace_message(result.msg_id)[0].message_kind for result in (keyed, delayed)
@@ -216,7 +217,7 @@ def test_traces_that_cannot_be_written_are_counted_and_nothing_else(address: str
         admin.create_topic("closed-traces", permission=4)
     with penstock.Producer(address, trace=True, trace_topic="closed-traces") as producer:
         assert producer.send("T", b"x").is_ok
-        until(lambda: producer.trace_counts is not None and producer.trace_counts.failed == 1)
+        wait_until(lambda: producer.trace_counts is not None and producer.trace_counts.failed == 1)
     with pytest.raises(penstock.OptionError):
         penstock.Producer(address, trace=True, trace_topic="no topic")
 
@@ -266,7 +267,7 @@ def test_an_end_that_a_broker_asked_for_is_traced_as_such() -> None:
             found = admin.trace_message(transaction.msg_id)
             return [record for record in found if record.kind is TraceKind.END_TRANSACTION]
 
-        until(lambda: len(ends()) >= 2)
+        wait_until(lambda: len(ends()) >= 2)
         asked = next(record for record in ends() if record.from_check)
         assert (asked.state, asked.topic, asked.keys) == ("COMMIT_MESSAGE", "T", "k1")
         assert asked.store_host.startswith("127.0.0.1:")

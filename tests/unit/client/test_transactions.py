@@ -23,6 +23,7 @@ from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER
 from tests.unit.broker.transaction_bench import halves, stored
+from tests.unit.waiting import until
 
 QUICK = replace(BROKER, transaction_check_interval_ms=100, transaction_timeout_ms=50)
 SLOW = replace(BROKER, transaction_check_interval_ms=3_600_000)
@@ -47,12 +48,6 @@ async def producing(
         producer = penstock.AsyncProducer(embedded.address, "g", transaction_listener=listener, **settings)
         async with producer:
             yield embedded, producer
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Wait for what happens by itself; `run` has the limit."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 def opened(embedded: EmbeddedBroker) -> list[int]:

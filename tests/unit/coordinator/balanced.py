@@ -20,7 +20,8 @@ from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.wire import FakeBroker, coordinator, leading, until
+from tests.unit.coordinator.wire import FakeBroker, coordinator, leading
+from tests.unit.waiting import until
 
 LEASE_MS = 1_200
 # Times of the coordinator that let a test end soon; proportions as by default.

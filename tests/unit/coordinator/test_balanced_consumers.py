@@ -13,7 +13,7 @@ from penstock.client.consumer import Consumer
 from penstock.errors import ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
 from tests.unit.coordinator.balanced import Cluster, cluster, create_topic, shares
-from tests.unit.coordinator.wire import until
+from tests.unit.waiting import until
 
 
 def is_level(*consumers: AsyncConsumer, queues: int) -> bool:
@@ -113,7 +113,7 @@ def test_consumers_go_on_without_a_coordinator_and_nothing_moves_when_it_is_back
             await found.send("T", [f"alone {number}" for number in range(12)])
             await until(lambda: len(found.everything) == 12)
             other.store.heal()  # type: ignore[attr-defined]
-            await until(lambda: other.leadership.is_sure, 20)
+            await until(lambda: other.leadership.is_sure)
             await until(lambda: len(found.balancing.groups) == 1)
             group = found.balancing.groups.get("g")
             assert group is not None

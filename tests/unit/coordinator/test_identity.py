@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.wire import coordinator, leading, until
+from tests.unit.coordinator.wire import coordinator, leading
+from tests.unit.waiting import until
 
 
 @pytest.mark.seed("S0-25", "S0-26")

@@ -16,7 +16,7 @@ from penstock.coordinator.metadata.zookeeper_options import ZooKeeperOptions
 from penstock.message import Message
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
 from tests.unit.coordinator.balanced import cluster
-from tests.unit.coordinator.wire import until
+from tests.unit.waiting import until
 
 pytestmark = pytest.mark.java
 

@@ -22,7 +22,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from tests.unit.coordinator.balanced import Cluster, cluster
-from tests.unit.coordinator.wire import until
+from tests.unit.waiting import until
 
 
 @pytest.mark.feature("partition-placement", "fifth-seed")

@@ -21,16 +21,8 @@ from penstock.protocol.codes import RequestCode
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
-from tests.unit.coordinator.wire import (
-    QUICK,
-    FakeBroker,
-    beating,
-    body_of,
-    brokers,
-    coordinator,
-    leading,
-    until,
-)
+from tests.unit.coordinator.wire import QUICK, FakeBroker, beating, body_of, brokers, coordinator, leading
+from tests.unit.waiting import until
 
 SESSION_MS = 600
 
@@ -125,7 +117,7 @@ def test_who_is_alive_is_the_leaders_word_whoever_is_asked() -> None:
     async def go() -> None:
         async with pair() as (one, two, _), brokers(1, 2) as (broker, asking):
             await broker.join(one)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await alive(asking, two) != [True]:
                     await broker.beat(one)
                 assert await alive(asking, one) == [True]
@@ -389,7 +381,7 @@ def test_brokers_and_topic_partitions_are_in_the_registry_while_they_are_there()
                 return await looking.children(path)
 
             async def wait_for(path: str, *names: str) -> None:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while await children(path) != names:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
 

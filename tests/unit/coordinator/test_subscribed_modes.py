@@ -21,7 +21,7 @@ from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER
 from tests.unit.coordinator.balanced import Cluster, cluster, shares
 from tests.unit.coordinator.test_balanced_consumers import abandon, is_level
-from tests.unit.coordinator.wire import until
+from tests.unit.waiting import until
 
 P2P: dict[str, Any] = {"subscription_mode": "point_to_point"}
 PUBSUB: dict[str, Any] = {"subscription_mode": "publish_subscribe"}

@@ -19,6 +19,7 @@ from penstock.protocol.headers.controller import (
 from penstock.remoting import Connection, ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.metadata import MemoryEnsemble
+from tests.unit.waiting import until
 
 # Quicker than in earnest, but not so quick that a busy machine looks like a dead broker.
 QUICK: dict[str, Any] = {
@@ -191,13 +192,6 @@ async def beating(at: Coordinator, *those: FakeBroker) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for what another side does."""
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110  # there is no event to wait for across a socket
-            await asyncio.sleep(0.005)
 
 
 async def leading(*those: Coordinator) -> Coordinator:

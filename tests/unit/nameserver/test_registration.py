@@ -18,7 +18,8 @@ from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.unit.nameserver.brokers import topic, topics, version
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, register_command, until
+from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, register_command
+from tests.unit.waiting import until
 
 
 @pytest.mark.seed("S1-7")

@@ -14,7 +14,8 @@ from penstock.remoting import ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.unit.nameserver.brokers import route_table, topics, version
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, until
+from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer
+from tests.unit.waiting import until
 
 
 @pytest.mark.seed("S3-23")

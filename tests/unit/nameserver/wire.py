@@ -108,10 +108,3 @@ def over_sockets(test: Callable[[NameServer, Peer], Awaitable[None]], **options:
             await test(server, one)
 
     asyncio.run(run())
-
-
-async def until(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for what another side of a socket does."""
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110  # there is no event to wait for across a socket
-            await asyncio.sleep(0.005)

@@ -20,6 +20,7 @@ from penstock.remoting import (
     check,
 )
 from penstock.runtime import Runtime
+from tests.unit.waiting import until
 
 ECHO, LATER, FAIL, BROKEN, NEVER, COUNT, BIG, ASK_BACK = range(9001, 9009)
 OPTIONS = RemotingOptions()
@@ -79,7 +80,7 @@ def run(test: Callable[[Bench], Awaitable[None]], options: RemotingOptions = OPT
         bench = Bench(options)
         await bench.server.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await test(bench)
         finally:
             await bench.client.close()
@@ -87,12 +88,6 @@ def run(test: Callable[[Bench], Awaitable[None]], options: RemotingOptions = OPT
         return bench
 
     return asyncio.run(main())
-
-
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens elsewhere
-            await asyncio.sleep(0.005)
 
 
 def test_request_and_response_in_both_forms() -> None:

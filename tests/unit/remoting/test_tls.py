@@ -54,7 +54,7 @@ def run(tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[None]]) -> N
         server = RemotingServer("127.0.0.1", 0, table, runtime=Runtime.system(), tls=tls)
         await server.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(server)
         finally:
             await server.stop()
@@ -164,7 +164,7 @@ def test_a_new_certificate_is_served_without_a_restart(
         await asyncio.sleep(0.3)
         assert await ask(server, TlsOptions(trusted=old[0])) == b"x" * 100_000
         shutil.copyfile(new[1], live[1])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     assert await ask(server, TlsOptions(trusted=new[0])) == b"x" * 100_000

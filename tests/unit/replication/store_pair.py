@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from penstock.replication import ALL_IN_SYNC, HaClient, HaServer, Outcome, Propo
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
+from tests.unit.waiting import until as until
 
 SMALL = StoreOptions(
     segment_size_bytes=64 * 1024,
@@ -36,15 +37,6 @@ QUICK = ReplicationOptions(
 
 def message(number: int, size: int = 100) -> Message:
     return Message.of("T", b"%d:" % number + b"x" * size, tag="t", keys=f"k{number}")
-
-
-async def until(holds: Callable[[], bool], what: str = "", timeout_s: float = 20) -> None:
-    """Wait until something is so."""
-    for _ in range(int(timeout_s * 500)):
-        if holds():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError(f"never: {what or holds}")
 
 
 def log_bytes(store: MessageStore) -> bytes:

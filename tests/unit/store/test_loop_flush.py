@@ -56,7 +56,7 @@ def test_many_waiters_share_a_sync_and_see_only_what_is_flushed(tmp_path: Path) 
 
                     flusher.when_flushed(end, ready)
                     assert store.max_offset("loop", 0) <= max(order, default=-1) + 1
-                await asyncio.wait_for(done, 20)
+                await asyncio.wait_for(done, 60)
             finally:
                 flusher.stop()
             assert order == list(range(500))
@@ -73,7 +73,7 @@ def test_rolls_are_synced_in_order(tmp_path: Path) -> None:
             try:
                 ends = [append(store, b"x" * 5000) for _ in range(60)]
                 assert len([s for s in store.log.segments if s]) > 3
-                await asyncio.wait_for(flusher.flushed(ends[-1]), 20)
+                await asyncio.wait_for(flusher.flushed(ends[-1]), 60)
                 assert store.flusher.flushed_offset == ends[-1]
                 await asyncio.wait_for(flusher.flushed(ends[0]), 1)
             finally:
@@ -91,10 +91,10 @@ def test_a_failed_sync_reaches_every_waiter_and_is_final(tmp_path: Path) -> None
         first = append(store, b"first")
         flusher.start()
         try:
-            await asyncio.wait_for(flusher.flushed(first), 10)
+            await asyncio.wait_for(flusher.flushed(first), 60)
             disk.fail_next("sync", errno.EIO, path_contains="commitlog")
             waits = [flusher.flushed(append(store, b"lost %d" % i)) for i in range(5)]
-            results = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 10)
+            results = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 60)
             assert all(isinstance(result, FlushFailedError) for result in results)
             with pytest.raises(FlushFailedError):
                 await flusher.flushed(store.log.max_offset)
@@ -143,16 +143,16 @@ def test_a_sync_that_began_before_a_cut_promises_nothing_behind_it(tmp_path: Pat
                 store.replica_mode(True)
                 store.truncate(ends[4])
                 assert store.flusher.flushed_offset <= ends[4]
-                await asyncio.wait_for(flusher.flushed(ends[4]), 20)
+                await asyncio.wait_for(flusher.flushed(ends[4]), 60)
                 assert store.flusher.flushed_offset == ends[4] == store.log.max_offset
                 assert outcome[ends[2]] is None
                 assert isinstance(outcome[ends[28]], LogPositionError)
                 assert isinstance(outcome[ends[29]], LogPositionError)
                 with pytest.raises(LogPositionError):
-                    await asyncio.wait_for(flusher.flushed(ends[29]), 20)
+                    await asyncio.wait_for(flusher.flushed(ends[29]), 60)
                 store.replica_mode(False)
                 again = append(store, b"again")
-                await asyncio.wait_for(flusher.flushed(again), 20)
+                await asyncio.wait_for(flusher.flushed(again), 60)
                 assert store.max_offset("loop", 0) == 6
             finally:
                 flusher.stop()
@@ -189,11 +189,11 @@ def test_what_another_thread_has_synced_meanwhile_is_told(tmp_path: Path) -> Non
                 for turn in range(3):
                     end = append(store, b"%d" % turn)
                     store.flusher.take_work = late  # type: ignore[method-assign]
-                    await asyncio.wait_for(flusher.flushed(end), 20)
+                    await asyncio.wait_for(flusher.flushed(end), 60)
                     assert store.flusher.flushed_offset >= end
                     assert store.max_offset("loop", 0) == turn + 1
                 store.flusher.take_work = take  # type: ignore[method-assign]
-                await asyncio.wait_for(flusher.flushed(append(store, b"last")), 20)
+                await asyncio.wait_for(flusher.flushed(append(store, b"last")), 60)
             finally:
                 flusher.stop()
 
@@ -217,7 +217,7 @@ def test_a_sync_that_another_thread_saw_fail_is_no_success_here(tmp_path: Path) 
             try:
                 before = store.flusher.flushed_offset
                 with pytest.raises(FlushFailedError):
-                    await asyncio.wait_for(flusher.flushed(append(store, b"x")), 20)
+                    await asyncio.wait_for(flusher.flushed(append(store, b"x")), 60)
                 assert store.flusher.flushed_offset == before
             finally:
                 flusher.stop()

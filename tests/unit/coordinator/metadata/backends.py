@@ -12,7 +12,6 @@ from penstock.coordinator.metadata import MetadataStore, metadata_store
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
 from penstock.testing.zookeeper import ZooKeeperEnsemble, end_session
 
-WAIT_S = 20.0
 _roots = itertools.count(1)
 
 
@@ -100,14 +99,6 @@ class ZooKeeperBackend(Backend):
     async def end_session(self, store: MetadataStore) -> None:
         client_id = store.client_id  # type: ignore[attr-defined]
         await asyncio.to_thread(end_session, self.servers.hosts, client_id)
-
-
-async def until(what: Callable[[], object], wait_s: float = WAIT_S) -> None:
-    """Until it is true; a test that waits for good fails with what it waited for."""
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while not what():
-        assert asyncio.get_running_loop().time() < deadline, f"waited {wait_s} s in vain"
-        await asyncio.sleep(0.005)
 
 
 async def settle() -> None:

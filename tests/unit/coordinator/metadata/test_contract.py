@@ -17,7 +17,8 @@ from penstock.errors import (
     VersionConflictError,
 )
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.metadata.backends import Backend, settle, until
+from tests.unit.coordinator.metadata.backends import Backend, settle
+from tests.unit.waiting import until
 
 
 def test_an_entry_counts_its_changes(backend: Backend) -> None:
@@ -351,7 +352,7 @@ def test_who_reads_in_the_listener_ends_with_the_last_value(backend: Backend) ->
         await two.create("/w", b"")
         for number in range(200):
             await two.set("/w", b"%d" % number)
-        await asyncio.wait_for(reader, 20)
+        await asyncio.wait_for(reader, 60)
 
     backend.run_two(life)
 
