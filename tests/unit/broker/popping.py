@@ -19,6 +19,7 @@ from penstock.protocol.pop_handles import (
     topic_kind,
 )
 from tests.unit.broker.running_broker import Bench, Client, records
+from tests.unit.waiting import until
 
 GROUP = "poppers"
 BROKER_NAME = "broker-a"
@@ -199,5 +200,4 @@ async def held(bench: Bench, count: int, topic: str = "T", group: str = GROUP) -
     """Until so many pops wait."""
     parts = bench.broker.pop
     assert parts is not None
-    while parts.polling.held_for(group, topic) != count:  # noqa: ASYNC110  # it happens behind a socket
-        await asyncio.sleep(0.01)
+    await until(lambda: parts.polling.held_for(group, topic) == count, f"{count} held pops")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.broker import Broker
+from penstock.broker.long_polling import LongPolling
 from penstock.broker.options import BrokerOptions
 from penstock.message import StoredMessage, decode_record
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
@@ -19,6 +20,7 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import ProcessorTable, RemotingClient, RemotingOptions
 from penstock.runtime import Runtime
 from penstock.store import StoreOptions
+from tests.unit.waiting import until
 
 STORE = StoreOptions(
     segment_size_bytes=1 << 20,
@@ -194,3 +196,14 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await scenario()
 
     asyncio.run(limited())
+
+
+def polling(bench: Bench) -> LongPolling[Any]:
+    """The pulls that the broker holds."""
+    assert bench.broker._pulls is not None
+    return bench.broker._pulls.polling
+
+
+async def pulls_held(bench: Bench, count: int = 1) -> None:
+    """Until the broker holds so many pulls."""
+    await until(lambda: len(polling(bench)) == count, f"{count} held pulls")

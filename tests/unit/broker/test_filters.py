@@ -21,6 +21,7 @@ from tests.unit.broker.running_broker import (
     Bench,
     batch_item,
     properties,
+    pulls_held,
     records,
     run,
     running,
@@ -247,11 +248,13 @@ def test_a_waiting_pull_is_answered_by_what_it_wants_only(tmp_path: Path) -> Non
         async with filtering(tmp_path) as bench:
             await fill(bench, 1)
             await bench.client.heartbeat(expression="price > 3", kind="SQL92")
-            waiting = asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=10_000, subscription=None))
+            waiting = asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=60_000, subscription=None))
+            await pulls_held(bench)
             other = bench.connect()
             for i in range(3):
                 assert (await other.send(body=b"cheap", price=str(i))).code == 0
-            await asyncio.sleep(0.2)
+            # An answer to the pull would come before the one to a later request of its connection.
+            await bench.client.send("other")
             assert not waiting.done()
             await other.send(body=b"dear", price="9")
             answer = await waiting
@@ -287,9 +290,8 @@ def test_a_waiting_pull_follows_its_group(tmp_path: Path, first: str, second: st
             other = bench.connect()
             kinds = [("TAG" if sql == "*" else "SQL92") for sql in (first, second)]
             await other.heartbeat(expression=first, kind=kinds[0])
-            waiting = asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=10_000, subscription=None))
-            while not len(bench.broker._pulls.polling):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            waiting = asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=60_000, subscription=None))
+            await pulls_held(bench)
             await other.heartbeat(expression=second, kind=kinds[1], sub_version=2)
             await other.send(body=b"dear", price="8")
             await other.send(body=b"cheap", price="2")

@@ -18,6 +18,7 @@ from penstock.runtime import Runtime
 from penstock.store import FlushMode, StoreOptions
 from penstock.testing import FaultyDisk, ManualClock
 from tests.unit.broker.running_broker import STORE, batch_item, records, run, running, send_fields
+from tests.unit.waiting import until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 
@@ -75,7 +76,7 @@ def test_a_slow_disk_pushes_back_and_then_goes_on(tmp_path: Path, fast: bool) ->
             original, held = flusher.when_flushed, []
             flusher.when_flushed = lambda *args: held.append(args)  # type: ignore[method-assign, assignment]
             waiting = [asyncio.ensure_future(bench.client.send(body=b"%d" % i)) for i in range(5)]
-            await asyncio.sleep(0.1)
+            await until(lambda: len(held) == 5)
             assert not any(future.done() for future in waiting)
             answer = await bench.client.send()
             assert answer.code == ResponseCode.SYSTEM_BUSY

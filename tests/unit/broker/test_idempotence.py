@@ -28,6 +28,7 @@ from tests.unit.broker.running_broker import (
     send_fields,
 )
 from tests.unit.broker.staged import item, stage
+from tests.unit.waiting import turns, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
@@ -312,12 +313,10 @@ def test_a_repetition_waits_for_the_same_flush_as_the_first(tmp_path: Path) -> N
         held: list[tuple[int, Any]] = []
         flusher.when_flushed = lambda position, callback: held.append((position, callback))  # type: ignore[method-assign]
         first = asyncio.ensure_future(send(bench.client, 1))
-        while len(held) < 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: len(held) == 1)
         again = asyncio.ensure_future(send(bench.connect(), 1))
-        while len(held) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await until(lambda: len(held) == 2)
+        await turns()
         assert not first.done()
         assert not again.done()
         assert held[0][0] == held[1][0], "both wait for the end of the one record"
@@ -348,8 +347,7 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
         async with running(data, idempotence_save_interval_ms=1) as bench:
             for sequence in range(20):
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
-            while not file.exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(file.exists)
             if snapshot == "old":
                 old = file.read_bytes()
             for sequence in range(20, 30):
@@ -387,8 +385,7 @@ def test_the_file_promises_nothing_that_the_disk_may_lose(tmp_path: Path) -> Non
             await send(bench.client, 2, b"in memory")
             service = bench.broker.sequences
             assert service._safe() < bench.broker.store.log.max_offset
-            while service._saved_to < service._safe():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: service._saved_to >= service._safe())
             kept = file.read_bytes()
             assert b"\0\0\0\0\0\0\0\1" in kept
             from penstock.broker.sequence_file import decode
@@ -421,8 +418,7 @@ def test_idempotent_sends_wait_while_the_log_is_read_and_others_do_not(
             assert int(refused.fields["penstockRetryAfterMs"]) > 0
             assert (await bench.client.send("T", b"plain", 0)).code == 0
             monkeypatch.setattr("penstock.broker.idempotence.TURN_MS", 10)
-            while not bench.broker.sequences.is_ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await until(lambda: bench.broker.sequences.is_ready)
             assert (await send(bench.client, 3)).fields["penstockRepeated"] == "true"
             assert len(await bodies(bench)) == 51
 

@@ -27,7 +27,9 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
-from tests.unit.broker.running_broker import BROKER, STORE, Bench, Client, records, run, running
+from penstock.testing import ManualClock
+from tests.unit.broker.running_broker import BROKER, STORE, Bench, Client, pulls_held, records, run, running
+from tests.unit.waiting import turns, until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 ROOT = Path(__file__).parents[3]
@@ -106,7 +108,8 @@ def test_a_killed_broker_has_every_message_it_acknowledged(tmp_path: Path) -> No
                     acknowledged.append((int(answer.fields["queueOffset"]), body))
 
             producing = [asyncio.ensure_future(produce(client, i)) for i, client in enumerate(clients)]
-            await asyncio.sleep(0.4)
+            enough = len(acknowledged) + 40
+            await until(lambda enough=enough: len(acknowledged) > enough)
             process.send_signal(signal.SIGKILL)
             await process.wait()
             await asyncio.gather(*producing)
@@ -132,15 +135,12 @@ def test_stopping_answers_what_waits(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, store=SYNC) as bench:
             await bench.client.send()
-            waiting = [asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=60_000)) for _ in range(3)]
-            await asyncio.sleep(0.05)
+            waiting = [asyncio.ensure_future(bench.client.pull(offset=1, wait_ms=600_000)) for _ in range(3)]
+            await pulls_held(bench, 3)
             # The send goes first: it wakes the pulls, or the stop answers them.
             sending = asyncio.ensure_future(bench.client.send(body=b"last"))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.001)
-            started = asyncio.get_running_loop().time()
+            await turns()
             await bench.broker.stop()
-            assert asyncio.get_running_loop().time() - started < 5
             for future in waiting:
                 assert (await future).code in (0, ResponseCode.PULL_NOT_FOUND)
             try:
@@ -233,11 +233,9 @@ def test_name_servers_are_told_once_the_broker_answers(tmp_path: Path) -> None:
                 assert await bench.broker.registration.wait_registered(5_000)
                 asking = Client(nameserver.address)
                 await bench.client.send("Fresh")
-                for _ in range(200):
-                    answer = await asking.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Fresh"})
-                    if answer.code == 0:
-                        break
-                    await asyncio.sleep(0.01)
+                request = (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Fresh"})
+                while (answer := await asking.call(*request)).code != 0:
+                    pass  # each answer takes a turn of the name server
                 route = TopicRouteData.decode(answer.body)
                 assert [data.broker_addrs for data in route.broker_datas] == [{0: bench.broker.address}]
                 await bench.broker.stop()
@@ -270,16 +268,19 @@ def test_the_vip_port_answers_all_but_pulls(tmp_path: Path) -> None:
 
 def test_silent_clients_are_dropped_and_others_stay(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, channel_expiry_ms=150, channel_scan_interval_ms=50) as bench:
+        clock = ManualClock()
+        settings = {"channel_expiry_ms": 150, "channel_scan_interval_ms": 50}
+        async with running(tmp_path, runtime=Runtime(clock=clock), **settings) as bench:
             await bench.client.heartbeat("g", client_id="silent")
             assert bench.broker.consumers.group("g") is not None
             other = bench.connect()
+            await other.heartbeat("h", client_id="alive")
             for _ in range(8):
+                clock.advance(50)
                 await other.heartbeat("h", client_id="alive")
-                await asyncio.sleep(0.05)
-            assert bench.broker.consumers.group("g") is None
+            await until(lambda: bench.broker.consumers.group("g") is None)
             assert bench.broker.consumers.group("h") is not None
-            assert len(bench.broker.connections) == 1
+            await until(lambda: len(bench.broker.connections) == 1)
 
     run(scenario)
 
@@ -326,14 +327,11 @@ def test_nothing_grows_with_clients_that_come_and_go(tmp_path: Path) -> None:
                 waiting = [
                     asyncio.ensure_future(client.pull(queue=q, offset=0, wait_ms=60_000)) for q in (1, 2)
                 ]
-                await asyncio.sleep(0.01)
+                await pulls_held(bench, 2)
                 await client.close()
                 await asyncio.gather(*waiting, return_exceptions=True)
-            await asyncio.sleep(0.05)
-            pulls = bench.broker._pulls
-            assert pulls is not None
-            assert len(pulls.polling) == 0
-            assert len(bench.broker.connections) == 1
+                await pulls_held(bench, 0)
+            await until(lambda: len(bench.broker.connections) == 1)
             assert bench.broker.consumers.group("g") is None
             assert bench.broker.flow.waiting == 0
             command = Command(RequestCode.SEND_MESSAGE_V2, {})

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from types import SimpleNamespace
 
 from penstock._hot.queues import QueueState
 from penstock.broker.long_polling import HeldPull, LongPolling
 from penstock.broker.options import BrokerOptions
-from penstock.runtime import SystemClock
+from penstock.runtime import Clock, SystemClock
+from penstock.testing import ManualClock
 from tests.unit.broker.running_broker import run
+from tests.unit.waiting import turns, until
 
 
 def connection() -> SimpleNamespace:
@@ -20,12 +21,12 @@ def connection() -> SimpleNamespace:
 class Table:
     """A table whose pulls are names, answered when a test says so."""
 
-    def __init__(self, **options: int) -> None:
+    def __init__(self, clock: Clock | None = None, **options: int) -> None:
         self.tried: list[tuple[str, bool]] = []
         self.ready: set[str] = set()
         self.polling: LongPolling[str] = LongPolling(
             BrokerOptions(**options),  # type: ignore[arg-type]
-            SystemClock(),
+            clock or SystemClock(),
             self._retry,
         )
         self.polling.start()
@@ -50,7 +51,7 @@ def test_an_arrival_announced_by_another_thread_wakes_the_loop() -> None:
         thread = threading.Thread(target=table.polling.on_arrival, args=(queues,))
         thread.start()
         thread.join()
-        await asyncio.sleep(0.01)
+        await until(lambda: table.tried)
         assert table.tried == [("a", False)]
         assert len(table.polling) == 1
         table.polling.stop()
@@ -67,7 +68,7 @@ def test_many_announcements_are_one_try() -> None:
         for _ in range(100):
             table.polling.on_arrival([QueueState(b"T", 0)])
         table.polling.wake("T", 0)
-        await asyncio.sleep(0.01)
+        await turns()
         assert table.tried == [("a", False)]
         table.polling.stop()
 
@@ -76,20 +77,21 @@ def test_many_announcements_are_one_try() -> None:
 
 def test_deadlines_and_the_regular_check() -> None:
     async def scenario() -> None:
-        table = Table(long_poll_check_interval_ms=150)
+        clock = ManualClock()
+        table = Table(clock, long_poll_check_interval_ms=150)
         table.hold("long", wait_ms=60_000)
         table.hold("short", queue=1, wait_ms=0)
         table.hold("odd", queue=2, wait_ms=-5)
-        await asyncio.sleep(0.45)
+        clock.advance(200)
+        await until(lambda: ("long", False) in table.tried)
         assert [name for name, is_final in table.tried if is_final] == ["short", "odd"]
-        assert ("long", False) in table.tried
         table.ready = {"long"}
-        await asyncio.sleep(0.4)
-        assert len(table.polling) == 0
-        assert table.polling._timer is None  # nothing held, nothing runs
+        clock.advance(200)
+        await until(lambda: len(table.polling) == 0)
+        await until(lambda: table.polling._timer is None)  # nothing held, nothing runs
         table.hold("again", wait_ms=100)
-        await asyncio.sleep(0.35)
-        assert table.tried[-1] == ("again", True)
+        clock.advance(300)
+        await until(lambda: table.tried[-1] == ("again", True))
         table.polling.stop()
 
     run(scenario)

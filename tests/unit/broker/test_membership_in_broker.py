@@ -13,7 +13,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import run, running
+from tests.unit.broker.running_broker import pulls_held, run, running
 from tests.unit.waiting import until
 
 
@@ -65,14 +65,12 @@ def test_a_reset_moves_a_consumer_whose_pull_is_waiting(tmp_path: Path) -> None:
             for _ in range(3):
                 await bench.client.send("T")
             await bench.client.heartbeat("consumers")
-            waiting = asyncio.ensure_future(bench.client.pull("T", offset=3, wait_ms=15_000))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
+            waiting = asyncio.ensure_future(bench.client.pull("T", offset=3, wait_ms=60_000))
+            await pulls_held(bench)
             fields = {"topic": "T", "group": "consumers", "timestamp": "0", "isForce": "true"}
             operator = bench.connect()
             assert (await operator.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)).code == 0
-            async with asyncio.timeout(2):
-                moved = await waiting
+            moved = await waiting
             assert moved.code == ResponseCode.PULL_OFFSET_MOVED
             assert moved.fields["nextBeginOffset"] == "0"
             again = await bench.client.pull("T", offset=0)

@@ -191,7 +191,7 @@ def test_a_pop_waits_for_messages_in_any_queue_and_for_retries(tmp_path: Path) -
             await fill(bench.client, 1)
             [one] = await take(bench.client)
             other = bench.connect()
-            waiting = asyncio.create_task(pop(other, wait_ms=20_000))
+            waiting = asyncio.create_task(pop(other, wait_ms=60_000))
             await held(bench, 1)
             info = await bench.client.call(
                 RequestCode.POLLING_INFO, {"consumerGroup": GROUP, "topic": "T", "queueId": "-1"}
@@ -200,15 +200,15 @@ def test_a_pop_waits_for_messages_in_any_queue_and_for_retries(tmp_path: Path) -
             await bench.client.send(body=b"late", queue=3)
             assert [m.body for m in popped(await waiting)] == [b"late"]
             # What comes back wakes too.
-            waiting = asyncio.create_task(pop(other, wait_ms=20_000))
-            await asyncio.sleep(0.05)
+            waiting = asyncio.create_task(pop(other, wait_ms=60_000))
+            await held(bench, 1)
             assert (await change(bench.client, one, 1_000)).code == 0
             [again] = popped(await waiting)
             assert (again.body, again.tries) == (one.body, 1)
             # Nothing comes: 210 when the time is over, not before.
             begun = asyncio.get_running_loop().time()
             assert (await pop(other, wait_ms=300)).code == ResponseCode.POLLING_TIMEOUT
-            assert 0.25 < asyncio.get_running_loop().time() - begun < 5
+            assert asyncio.get_running_loop().time() - begun > 0.25
 
     run(scenario)
 
@@ -219,7 +219,7 @@ def test_a_closed_connection_waits_for_nothing(tmp_path: Path) -> None:
             await fill(bench.client, 1)
             await take(bench.client)
             other = bench.connect()
-            waiting = asyncio.create_task(pop(other, wait_ms=20_000))
+            waiting = asyncio.create_task(pop(other, wait_ms=60_000))
             await held(bench, 1)
             await other.close()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -241,7 +241,7 @@ def test_a_client_that_leaves_its_group_waits_for_nothing(tmp_path: Path) -> Non
             await other.heartbeat(GROUP)
             await other.heartbeat("others")
             waiting = [
-                asyncio.create_task(pop(other, wait_ms=20_000)),
+                asyncio.create_task(pop(other, wait_ms=60_000)),
                 asyncio.create_task(pop(other, wait_ms=20_000, group="others", queue=1)),
             ]
             await held(bench, 1)
@@ -375,7 +375,7 @@ def test_news_are_told(tmp_path: Path) -> None:
 
             async def notified(wait_ms: int) -> bool:
                 answer = await bench.connect().call(
-                    RequestCode.NOTIFICATION, {**fields, "pollTime": str(wait_ms)}, timeout_ms=20_000
+                    RequestCode.NOTIFICATION, {**fields, "pollTime": str(wait_ms)}
                 )
                 assert answer.code == 0
                 return answer.fields["hasMsg"] == "true"
@@ -383,8 +383,8 @@ def test_news_are_told(tmp_path: Path) -> None:
             assert await notified(0)
             await take(bench.client)
             assert not await notified(0)
-            waiting = asyncio.create_task(notified(10_000))
-            await asyncio.sleep(0.05)
+            waiting = asyncio.create_task(notified(60_000))
+            await held(bench, 1)
             await bench.client.send(body=b"news")
             assert await waiting
 

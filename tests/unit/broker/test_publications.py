@@ -19,7 +19,16 @@ from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import TellHomeRequestHeader
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import BORN, STORE, Bench, records, run, running, send_fields
+from tests.unit.broker.running_broker import (
+    BORN,
+    STORE,
+    Bench,
+    pulls_held,
+    records,
+    run,
+    running,
+    send_fields,
+)
 from tests.unit.broker.staged import TOPICS, body_of, item, publish, shown, staged, status
 
 BOTH_MODES = pytest.mark.parametrize("flush", [FlushMode.ASYNC, FlushMode.SYNC])
@@ -109,9 +118,8 @@ def test_who_waits_for_messages_is_woken_by_a_publication(tmp_path: Path, flush:
     async def scenario() -> None:
         async with running(tmp_path, store=replace(STORE, flush_mode=flush)) as bench:
             handle = await staged(bench.client, [item(n, 2) for n in range(5)])
-            waiting = asyncio.ensure_future(bench.connect().pull(queue=2, wait_ms=20_000))
-            while not len(bench.broker._pulls.polling):  # type: ignore[union-attr]  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            waiting = asyncio.ensure_future(bench.connect().pull(queue=2, wait_ms=60_000))
+            await pulls_held(bench)
             assert (await publish(bench.client, "q", 0, [handle])).code == 0
             async with asyncio.timeout(60):
                 assert len(records((await waiting).body)) == 5

@@ -3,7 +3,6 @@ not any more."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -459,12 +458,13 @@ def test_the_window_is_never_exceeded(tmp_path: Path) -> None:
             answer = await one.begin(windowMessages=7)
             assert answer.fields["windowMessages"] == "7"
             await until(lambda: len(one.bodies) == 7)
-            await asyncio.sleep(0.1)
+            await bench.client.send("other")
             assert len(one.bodies) == task_of(bench).messages_out == 7
             while len(one.bodies) < 50:
                 assert task_of(bench).messages_out <= 7
+                seen = len(one.bodies)
                 one.answer_kept()
-                await asyncio.sleep(0.01)
+                await until(lambda seen=seen: len(one.bodies) > seen)
             assert one.bodies == [b"%d" % number for number in range(50)]
             # In bytes: a message larger than the window goes alone.
             two = Pushed(bench, "client@2")
@@ -473,7 +473,7 @@ def test_the_window_is_never_exceeded(tmp_path: Path) -> None:
                 await bench.client.send(body=b"y" * 500, queue=2)
             await two.begin(2, windowBytes=100)
             await until(lambda: len(two.bodies) == 1)
-            await asyncio.sleep(0.1)
+            await bench.client.send("other")
             assert len(two.bodies) == 1
             two.answers = True
             two.answer_kept()
@@ -570,7 +570,7 @@ def test_what_nobody_may_see_yet_is_not_pushed(tmp_path: Path) -> None:
             try:
                 await fill(bench, 3, 1)
                 await one.resume()
-                await asyncio.sleep(0.1)
+                await bench.client.send("other")
                 assert one.bodies == [b"0"]
             finally:
                 store.release()

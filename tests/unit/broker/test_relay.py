@@ -12,6 +12,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import SendMessageRequestHeader
 from penstock.remoting import Connection
 from tests.unit.broker.running_broker import Bench, Client, properties, records, run, running, send_fields
+from tests.unit.waiting import until
 
 
 class Asked:
@@ -88,9 +89,10 @@ def test_only_so_many_relays_are_under_way(tmp_path: Path) -> None:
 def test_a_consumer_that_goes_away_while_asked(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
-            other = await consumer(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, Asked(delay=30))
+            asked = Asked(delay=30)
+            other = await consumer(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
             waiting = asyncio.ensure_future(running_info(bench))
-            await asyncio.sleep(0.05)
+            await until(lambda: asked.requests)
             await other.close()
             assert (await waiting).code == ResponseCode.SYSTEM_ERROR
 

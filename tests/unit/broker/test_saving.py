@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from penstock.broker.saving import TableSaver
 from penstock.errors import DiskFullError
 from penstock.metadata.fastjson import JsonObject
 from penstock.runtime import SystemClock
-from tests.unit.waiting import until
+from tests.unit.waiting import turns, until
 
 
 class Table:
@@ -32,17 +31,21 @@ class RecordingFile:
         self.path = Path("table.json")
         self.saved: list[object] = []
         self.threads: set[str] = set()
-        self.takes_s = 0.0
+        # Cleared: a save waits.
+        self.may_end = threading.Event()
+        self.may_end.set()
         self.error: Exception | None = None
+        self.tries = 0
         self.at_once = 0
         self.most_at_once = 0
 
     def save(self, content: JsonObject) -> None:
+        self.tries += 1
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         self.threads.add(threading.current_thread().name)
         try:
-            time.sleep(self.takes_s)
+            assert self.may_end.wait(60)
             if self.error is not None:
                 raise self.error
             self.saved.append(content["value"])
@@ -83,11 +86,10 @@ def test_a_change_is_saved_soon_and_not_in_the_loop() -> None:
 def test_many_changes_are_few_saves_and_never_two_at_once() -> None:
     async def life() -> None:
         bench = Bench()
-        bench.file.takes_s = 0.01
         bench.saver.start()
         for _ in range(100):
             bench.change()
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         assert await bench.saver.save()
         assert bench.file.saved[-1] == 100
         await asyncio.gather(*(bench.saver.save() for _ in range(5)))
@@ -103,15 +105,14 @@ def test_many_changes_are_few_saves_and_never_two_at_once() -> None:
 def test_the_loop_goes_on_while_a_slow_disk_is_written() -> None:
     async def life() -> None:
         bench = Bench()
-        bench.file.takes_s = 0.8
+        bench.file.may_end.clear()
         bench.saver.start()
         bench.change()
-        await asyncio.sleep(0)
-        longest, last = 0.0, time.monotonic()
-        while not bench.saver.is_clean:
-            await asyncio.sleep(0.001)
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        assert longest < 0.4
+        # The loop sees the write begin, and not end: the one does not wait for the other.
+        await until(lambda: bench.file.at_once == 1)
+        assert not bench.saver.is_clean
+        bench.file.may_end.set()
+        await until(lambda: bench.saver.is_clean)
         await bench.saver.stop()
 
     asyncio.run(life())
@@ -138,7 +139,7 @@ def test_between_saves_there_is_the_interval_and_stopping_saves_the_rest() -> No
         bench.change()
         await until(lambda: bench.saver.is_clean)
         bench.change()
-        await asyncio.sleep(0.05)
+        await turns()
         assert bench.file.saved == [1]
         await bench.saver.stop()
         assert bench.file.saved == [1, 2]
@@ -159,7 +160,8 @@ def test_a_failing_save_is_logged_once_and_tried_again(
         bench.change()
         assert not await bench.saver.save()
         assert "no space" in bench.saver.failure
-        await asyncio.sleep(0.05)
+        before = bench.file.tries
+        await until(lambda: bench.file.tries > before + 2)
         bench.file.error = None
         await until(lambda: bench.saver.is_clean)
         assert bench.saver.failure == ""

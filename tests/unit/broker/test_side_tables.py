@@ -30,6 +30,7 @@ from penstock.store import MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
+from tests.unit.waiting import turns, until
 
 
 class Node:
@@ -154,7 +155,7 @@ def test_changes_bring_a_replica_along_and_may_come_twice(pair: tuple[Node, Node
         master.offsets.commit("workers", "orders", 2, 17)
         master.offsets.commit("workers", "orders", 3, 4)
         master.offsets.commit("leavers", "orders", 0, 4)
-        await asyncio.sleep(0.08)
+        await until(lambda: sent)
         assert len(sent) == 1  # gathered
         master.topics.delete("others")
         assert len(sent) == 2  # at once
@@ -199,7 +200,7 @@ def test_who_waits_is_told_when_every_member_has_it_and_not_otherwise(pair: tupl
         assert master.must_wait()
         master.offsets.commit("workers", "orders", 2, 17)
         waiting = asyncio.ensure_future(master.tables.replicated())
-        await asyncio.sleep(0.02)
+        await turns()
         assert not waiting.done()
         master.server.tracker.joined(2, 0, has_tables=True)
         master.server.tracker.tables_acked(2, master.server.tracker.tables_sequence)
@@ -208,7 +209,7 @@ def test_who_waits_is_told_when_every_member_has_it_and_not_otherwise(pair: tupl
         await late  # nothing new
         master.offsets.commit("workers", "orders", 2, 18)
         lost = asyncio.ensure_future(master.tables.replicated())
-        await asyncio.sleep(0.02)
+        await turns()
         master.server.step_down()
         with pytest.raises(RequestError, match="stopped being master"):
             await lost

@@ -21,7 +21,7 @@ from penstock.nameserver import NameServer, NameServerOptions
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import Bench, records, run, running, send_fields
+from tests.unit.broker.running_broker import Bench, polling, records, run, running, send_fields
 from tests.unit.broker.staged import item, stage
 from tests.unit.waiting import until
 
@@ -209,10 +209,9 @@ def test_without_its_master_a_slave_names_itself_and_holds_pulls_until_more_come
             pull = both.slave.client.pull
             found = await pull()
             assert (found.code, found.fields["suggestWhichBrokerId"]) == (0, "1")
-            waiting = asyncio.create_task(pull(offset=1, wait_ms=20_000))
+            waiting = asyncio.create_task(pull(offset=1, wait_ms=60_000))
             ahead = asyncio.create_task(pull(offset=3, wait_ms=1_000))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
+            await until(lambda: len(polling(both.slave)) == 2)
             await both.master.client.send(body=b"copied")
             answer = await waiting
             assert [message.body for message in records(answer.body)] == [b"copied"]

@@ -19,6 +19,7 @@ from penstock.message import Message, decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
+from penstock.testing import ManualClock
 from tests.unit.broker.running_broker import STORE, Bench, run, running
 from tests.unit.broker.transaction_bench import (
     COMMIT,
@@ -33,6 +34,7 @@ from tests.unit.broker.transaction_bench import (
     producer,
     stored,
 )
+from tests.unit.waiting import until
 
 # Rounds are called by the tests; nobody is too young to be asked.
 OPTIONS: dict[str, Any] = {"transaction_check_interval_ms": 3_600_000, "transaction_timeout_ms": 0}
@@ -171,7 +173,8 @@ def test_after_too_many_checks_a_transaction_is_parked_and_can_be_resumed(tmp_pa
 def test_nobody_is_asked_before_the_timeout_or_the_immunity_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         options = OPTIONS | {"transaction_timeout_ms": 600}
-        async with running(tmp_path, **options) as bench:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock), **options) as bench:
             client, asked = await producer(bench)
             await prepare(client, "U1")
             await prepare(client, "U2", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
@@ -180,10 +183,10 @@ def test_nobody_is_asked_before_the_timeout_or_the_immunity_time(tmp_path: Path)
             await check(bench)
             assert asked.questions == []
             assert len(halves(bench)) == 4
-            await asyncio.sleep(0.7)
+            clock.advance(700)
             await check(bench)
             found = await asked.wait(3)
-            await asyncio.sleep(0.05)
+            assert bench.broker.transactions.checks.asked == 3
             assert [question.fields["msgId"] for question in found] == ["U1", "U3", "U4"]
 
     run(scenario)
@@ -191,12 +194,13 @@ def test_nobody_is_asked_before_the_timeout_or_the_immunity_time(tmp_path: Path)
 
 def test_what_was_to_be_left_alone_for_a_time_cannot_be_ended_unasked_after_it(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, **OPTIONS) as bench:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock), **OPTIONS) as bench:
             client, asked = await producer(bench)
             half = await prepare(client, "U1", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
             early = await prepare(client, "U2", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
             assert (await end(client, early, COMMIT)).code == 0
-            await asyncio.sleep(1.1)
+            clock.advance(1_100)
             assert (await end(client, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
             await check(bench)
             [question] = await asked.wait()
@@ -218,8 +222,7 @@ def test_the_service_asks_by_itself_at_its_interval(tmp_path: Path) -> None:
             _client, asked = await producer(bench)
             await prepare(bench.client, "U1")
             assert len(await asked.wait(3)) == 3
-            while not parked(bench):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await until(lambda: parked(bench))
             assert bench.broker.transactions.checks.parked == 1
 
     run(scenario)

@@ -26,6 +26,7 @@ from tests.unit.broker.transaction_bench import (
     prepare,
     stored,
 )
+from tests.unit.waiting import until
 
 
 @pytest.mark.seed("S2-37")
@@ -118,10 +119,10 @@ def test_an_end_that_is_sent_again_waits_for_the_disk_as_the_first_does(tmp_path
             begin = flusher._next
             flusher._next = lambda: None  # type: ignore[method-assign]  # the disk is stuck: no sync begins
             first = asyncio.ensure_future(end(bench.connect(), half, COMMIT))
-            while len(bench.broker.transactions.open):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            again = asyncio.ensure_future(end(bench.connect(), half, COMMIT))
-            await asyncio.sleep(0.2)
+            await until(lambda: not len(bench.broker.transactions.open))
+            other = bench.connect()
+            again = asyncio.ensure_future(end(other, half, COMMIT))
+            await until(lambda: bench.broker.flow.waiting == 2)
             assert (first.done(), again.done()) == (False, False)
             flusher._next = begin  # type: ignore[method-assign]
             begin()
