@@ -28,7 +28,7 @@ from penstock.message import Message, decode_properties, encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import until
+from tests.unit.waiting import turns, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
@@ -342,13 +342,20 @@ def test_a_send_waits_for_a_master_and_finds_it_where_it_is_now():
         await old.stop()
         new.broker_id = 1
         fake.add_topic("T", 2, brokers=(new,))
-        new.behave = lambda _, request: request.answer(2, "[REJECTREQUEST]is a slave")
+        refused = []
+
+        def refuse(_, request):
+            refused.append(request)
+            return request.answer(2, "[REJECTREQUEST]is a slave")
+
+        new.behave = refuse
+        asked = len(fake.name_server.requests)
         waiting = asyncio.ensure_future(producer.send("T", b"during"))
-        await asyncio.sleep(0.5)
+        await until(lambda: len(fake.name_server.requests) >= asked + 2)
         assert not waiting.done()
         new.broker_id = 0
         fake.add_topic("T", 2, brokers=(new,))
-        await asyncio.sleep(0.3)
+        await until(lambda: len(refused) >= 2)
         assert not waiting.done()  # elected, and not acting as master yet
         new.behave = None
         result = await waiting
@@ -362,12 +369,10 @@ def test_a_send_without_retries_waits_for_nobody():
     async def scenario(fake, producer):
         await producer.send("T", b"before")
         await fake.brokers[0].stop()
-        started = asyncio.get_running_loop().time()
         with pytest.raises(PenstockError):
             await producer.send("T", b"x")
-        assert asyncio.get_running_loop().time() - started < 2
 
-    run(scenario, retries=0)
+    run(scenario, retries=0, send_timeout_ms=600_000)
 
 
 def test_a_keyed_message_waits_for_its_broker_instead_of_trying_it_in_a_rush():
@@ -380,7 +385,7 @@ def test_a_keyed_message_waits_for_its_broker_instead_of_trying_it_in_a_rush():
         first = fake.brokers[0]
         await first.stop()
         waiting = asyncio.ensure_future(producer.send("T", b"later", queue_key=key))
-        await asyncio.sleep(0.02)
+        await turns()
         await first.start()
         assert (await waiting).queue.broker_name == "broker-a"
 

@@ -10,6 +10,7 @@ from penstock.client.async_producer import AsyncProducer
 from penstock.client.producer import Producer
 from penstock.errors import BufferFullError, ClientClosedError
 from penstock.testing import broker
+from tests.effort import by_length
 from tests.unit.client.producer_cluster import cluster
 from tests.unit.waiting import until
 
@@ -214,11 +215,13 @@ def test_thread_that_enqueues_waits_for_room():
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_many_messages_are_enqueued_and_flushed():
     """What a program does that copies a file: the defaults must carry it."""
-    with broker() as address, penstock.Producer(address, retries=0, send_timeout_ms=2_000) as producer:
-        for number in range(60_000):
+    count = by_length(20_000, 60_000)
+    with broker() as address, penstock.Producer(address, retries=0, send_timeout_ms=60_000) as producer:
+        for number in range(count):
             producer.enqueue("many", b"%d" % number)
         producer.flush()
         with penstock.Admin(address) as admin:
-            assert admin.describe_topic("many").messages == 60_000
+            assert admin.describe_topic("many").messages == count

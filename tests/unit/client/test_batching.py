@@ -11,6 +11,7 @@ from penstock.client.room import Room
 from penstock.errors import ClientClosedError
 from penstock.protocol.bodies.batch import decode_batch
 from penstock.protocol.bodies.queues import MessageQueue
+from tests.unit.waiting import until
 
 
 def item(body=b"x", topic="T", durability="", solo=False, queue=None):
@@ -165,10 +166,10 @@ def test_the_loop_is_woken_once_and_takes_everything_after_lingering():
 
         await asyncio.to_thread(fill)
         assert (wakes.count, taken) == (1, [])
-        await asyncio.sleep(0.1)
+        await until(lambda: taken)
         assert [len(lot) for lot in taken] == [50]
         await asyncio.to_thread(fill)
-        await asyncio.sleep(0.1)
+        await until(lambda: len(taken) == 2)
         assert (wakes.count, [len(lot) for lot in taken]) == (2, [50, 50])
 
     asyncio.run(main())
@@ -182,12 +183,12 @@ def test_a_full_batch_does_not_linger():
         for number in range(10):
             box.put(item(b"%d" % number))
         assert wakes.count == 2
-        await asyncio.sleep(0.05)
+        await until(lambda: taken)
         assert [len(lot) for lot in taken] == [10]
         large = item(b"x" * 20_000)
         box.put(item(b"small"))
         box.put(large)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(taken) >= 2)
         assert len(taken) == 2
         box.drain()
 

@@ -15,7 +15,7 @@ from penstock.errors import ClientClosedError, ClientError, OptionError, RouteNo
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import turns, wait_until
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_several_threads_may_iterate(address: str) -> None:
             thread.start()
         wait_until(lambda: len(got) >= 200)
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert sorted(got) == sorted(numbered(200))
 
@@ -456,7 +456,7 @@ def test_cancelling_a_loop_leaves_the_consumer_usable(address: str) -> None:
                 return b""
 
             task = asyncio.ensure_future(loop())
-            await asyncio.sleep(0.05)
+            await turns()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -479,7 +479,7 @@ def test_closing_waits_for_the_listener_and_stores_what_it_did(address: str) -> 
     send(address, "T", b"1", queue_key="k")
     with Consumer(address, group="g", start_from="first", listener=slow) as consumer:
         consumer.subscribe("T")
-        assert begun.wait(10)
+        assert begun.wait(60)
     with Consumer(address, group="g") as consumer:
         assert sum(consumer.committed(queue) or 0 for queue in consumer.queues("T")) == 1
 
@@ -496,7 +496,7 @@ def test_closing_does_not_wait_for_ever(address: str) -> None:
         address, group="g", start_from="first", listener=hanging, close_timeout_ms=100
     ).start()
     consumer.subscribe("T")
-    assert begun.wait(10)
+    assert begun.wait(60)
     began = time.monotonic()
     consumer.close()
     assert time.monotonic() - began < 5
@@ -512,7 +512,7 @@ def test_a_listener_may_close_its_consumer(address: str) -> None:
         address, group="g", start_from="first", listener=lambda message: consumer.close()
     ).start()
     consumer.subscribe("T")
-    assert consumer.wait(10)
+    assert consumer.wait(60)
 
 
 def test_closing_ends_loops_and_refuses_the_rest(address: str) -> None:
@@ -526,7 +526,7 @@ def test_closing_ends_loops_and_refuses_the_rest(address: str) -> None:
     thread.start()
     time.sleep(0.05)
     consumer.close()
-    thread.join(5)
+    thread.join(60)
     assert ended == [True]
     consumer.close()
     queue = MessageQueue("T", "b", 0)

@@ -17,7 +17,7 @@ from penstock.errors import ClientError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import EmbeddedBroker, broker
 from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import until, wait_until
 
 
 @pytest.fixture
@@ -84,11 +84,7 @@ def test_a_consumer_that_vanishes_is_replaced(address: str) -> None:
         await dying.wait_assigned()
         async with penstock.AsyncConsumer(address, group="g", start_from="first") as heir:
             await heir.subscribe("T")
-            for _ in range(200):
-                if len(of_topic(heir.assignment)) == len(of_topic(dying.assignment)) == 2:
-                    break
-                await asyncio.sleep(0.02)
-            assert len(of_topic(heir.assignment)) == 2
+            await until(lambda: len(of_topic(heir.assignment)) == len(of_topic(dying.assignment)) == 2)
             instance = dying.core.instance
             # Nothing of it runs any more, and the broker sees a broken connection.
             dying.core.rebalancing._loop.cancel()  # type: ignore[union-attr]
@@ -96,11 +92,7 @@ def test_a_consumer_that_vanishes_is_replaced(address: str) -> None:
                 task.cancel()
             for connection in list(instance.remoting._connections.values()):
                 connection.abort("killed")
-            for _ in range(200):
-                if of_topic(heir.assignment) == [0, 1, 2, 3]:
-                    break
-                await asyncio.sleep(0.02)
-            assert of_topic(heir.assignment) == [0, 1, 2, 3]
+            await until(lambda: of_topic(heir.assignment) == [0, 1, 2, 3])
             bodies = set()
             async for message in heir:
                 bodies.add(message.body)

@@ -294,15 +294,15 @@ def test_in_order_one_consumer_at_a_time_has_a_queue(address: str) -> None:
     first.subscribe("T")
     first.wait_assigned()
     send(address, "T", b"a")
-    assert begun.wait(10)
+    assert begun.wait(60)
     second = Consumer(address, listener=quick, **settings).start()
     second.subscribe("T")
     closing = threading.Thread(target=first.close)
     closing.start()
-    time.sleep(0.3)
+    wait_until(lambda: second.assignment, "the queues that the first has nothing of in hand")
     assert ("end", b"a") not in events
     release.set()
-    closing.join(10)
+    closing.join(60)
     send(address, "T", *numbered(8))
     wait_until(lambda: {body for name, body in events if name == "second"} >= set(numbered(8)))
     second.close()
@@ -328,7 +328,7 @@ def test_in_order_iterating_and_by_hand(address: str) -> None:
         time.sleep(0.1)
         assert got == []  # the next one waits for the acknowledgement
         consumer.ack(message)
-        thread.join(5)
+        thread.join(60)
         assert got == [b"3"]
 
 

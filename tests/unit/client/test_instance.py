@@ -119,7 +119,7 @@ def test_heartbeats_come_at_an_interval_and_none_without_groups():
         async with cluster() as fake:
             instance = await ClientInstance.acquire(options(fake, heartbeat_interval_ms=20))
             await instance.routes.get("T")
-            await asyncio.sleep(0.1)
+            await instance.heartbeat()
             assert fake.brokers[0].heartbeats == []
             instance.add_producer("pg")
             await until(lambda: len(fake.brokers[0].heartbeats) >= 3)

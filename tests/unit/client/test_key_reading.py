@@ -27,6 +27,7 @@ from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.unit.client.consuming import QUICK
 from tests.unit.client.producer_cluster import cluster as fakes
 from tests.unit.coordinator.balanced import cluster, create_topic
+from tests.unit.waiting import turns
 
 
 @pytest.fixture
@@ -185,9 +186,8 @@ def test_the_registry_says_which_broker_has_the_partition_of_a_key_and_is_asked_
 
             routes._ask = counted  # type: ignore[method-assign]
             partitions = [f"{BROKER.broker_name}-{number}" for number in range(5)]
-            async with asyncio.timeout(60):
-                while [*await found.leader.store.children("/live/topics/T")] != partitions:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            while [*await found.leader.store.children("/live/topics/T")] != partitions:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
             for number in range(20):
                 key = f"k{number}"
                 sent = await producer.send("T", key.encode(), keys=key)
@@ -279,7 +279,7 @@ def test_a_keyed_send_waits_for_the_new_master_instead_of_going_elsewhere(linger
                 }
                 there = [task for home, task in tasks.items() if home.broker_name != failing.name]
                 await asyncio.wait_for(asyncio.gather(*there), 60)
-                await asyncio.sleep(0.2)
+                await turns()
                 assert not any(task.done() for task in tasks.values() if task not in there)
                 # Another broker of its set is master now.
                 failing.broker_id = 0

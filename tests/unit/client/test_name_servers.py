@@ -9,6 +9,7 @@ from penstock.errors import ConnectError
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime, SeededEntropy
 from tests.unit.client.producer_cluster import FakeNameServer, cluster
+from tests.unit.waiting import until
 
 
 @pytest.mark.seed("S1-13")
@@ -210,10 +211,10 @@ def test_who_waits_too_long_for_the_choice_is_told_so():
         for server in servers:
             server.behave = lambda connection, request: None
         addresses = [server.address for server in servers]
-        instance = ClientInstance(ClientOptions(name_servers=addresses, call_timeout_ms=2_000))
+        instance = ClientInstance(ClientOptions(name_servers=addresses, call_timeout_ms=60_000))
         try:
             slow = asyncio.ensure_future(instance.name_servers.call(Command(105, {"topic": "T"})))
-            await asyncio.sleep(0.05)
+            await until(lambda: any(server.requests for server in servers))
             with pytest.raises(ConnectError, match="still being tried"):
                 await instance.name_servers.call(Command(105, {"topic": "T"}), timeout_ms=20)
             slow.cancel()

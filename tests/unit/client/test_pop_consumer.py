@@ -16,7 +16,7 @@ from penstock.errors import ClientError, OptionError
 from penstock.message import Message
 from penstock.testing import async_broker, broker
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import until, wait_until
 
 
 def send(address: str, count: int, topic: str = "T", tag: str = "") -> list[bytes]:
@@ -202,9 +202,7 @@ def test_acknowledgements_are_repeated() -> None:
                 await asyncio.sleep(0.2)
                 assert len(pop.service.state)
                 pop.service._loop = loop
-                async with asyncio.timeout(60):
-                    while len(pop.service.state):  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
+                await until(lambda: not len(pop.service.state))
                 assert sorted(message.body for message in found) == bodies
         finally:
             await embedded.stop()

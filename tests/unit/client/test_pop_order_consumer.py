@@ -19,7 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import broker
 from tests.unit.client.consumer_cluster import scripted
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import until, wait_until
 
 QUEUES = 4
 
@@ -226,8 +226,7 @@ def test_an_attempt_that_fails_is_made_again_under_the_same_name() -> None:
             scripts._table.register(RequestCode.POP_MESSAGE, answer)
             async with AsyncConsumer(scripts.address, group="g", **settings) as one, asyncio.timeout(60):  # type: ignore[arg-type]
                 await one.subscribe("T")
-                while len(attempts) < 4:  # noqa: ASYNC110 - it happens behind a socket
-                    await asyncio.sleep(0.005)
+                await until(lambda: len(attempts) >= 4)
         assert attempts[0] == attempts[1] == attempts[2] != attempts[3]
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from tests.unit.client.consumer_cluster import ScriptedBroker, found, pulled, scripted
 from tests.unit.client.consumer_messages import records, stored
+from tests.unit.waiting import turns, until
 
 Step = Callable[[Command], "Command | None"]
 
@@ -55,6 +57,13 @@ async def take(consumer: AsyncConsumer, count: int) -> list[ReceivedMessage]:
             if len(got) == count:
                 return got
     return got
+
+
+async def settled(consumer: AsyncConsumer) -> None:
+    """Until the answers that the broker has sent are taken, and what follows from them was sent to it."""
+    for _ in range(3):
+        await consumer.core.instance.heartbeat()
+        await turns()
 
 
 def offsets(messages: list[ReceivedMessage]) -> list[int]:
@@ -232,14 +241,14 @@ def test_pulling_pauses_while_too_much_is_not_done() -> None:
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
         messages = aiter(consumer)
         await anext(messages)
-        await asyncio.sleep(0.2)
+        await until(lambda: len(broker.pulls) >= 3)
+        await settled(consumer)
         # 30 fill the queue, and one more answer was on its way.
         assert len(broker.pulls) <= 5
         before = len(broker.pulls)
         for _ in range(30):
             await anext(messages)
-        await asyncio.sleep(0.1)
-        assert len(broker.pulls) > before
+        await until(lambda: len(broker.pulls) > before)
 
     run(endless, body, queue_messages_max=30)
 
@@ -275,8 +284,10 @@ def test_a_pull_that_never_returns_is_given_up_and_tried_again() -> None:
 
 def test_without_suspension_an_empty_queue_is_not_asked_in_a_circle() -> None:
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
-        await asyncio.sleep(0.3)
-        assert 2 <= len(broker.pulls) <= 8
+        began = time.monotonic()
+        await until(lambda: len(broker.pulls) >= 4)
+        # Each waits for the one before it, and for `pull_retry_ms` after its answer.
+        assert time.monotonic() - began > 0.09
 
     broker = run(
         lambda request: pulled(request, ResponseCode.PULL_NOT_FOUND, 0), body, suspend_ms=0, pull_retry_ms=50
@@ -289,11 +300,8 @@ def test_a_queue_that_nothing_comes_of_is_taken_anew() -> None:
         await consumer.wait_assigned()
         [owner] = consumer.core.holdings.owners
         owner.pulled_ms -= 200_000
-        for _ in range(300):
-            if consumer.core.holdings.owners and consumer.core.holdings.owners[0] is not owner:
-                break
-            await asyncio.sleep(0.01)
-        assert consumer.core.holdings.owners[0] is not owner
+        holdings = consumer.core.holdings
+        await until(lambda: holdings.owners and holdings.owners[0] is not owner)
 
     run(lambda request: None, body)
 
@@ -302,8 +310,7 @@ def test_without_its_lock_an_orderly_queue_waits() -> None:
     async def body(consumer: AsyncConsumer, broker: ScriptedBroker) -> None:
         assert offsets(await take(consumer, 1)) == [0]
         broker.grants_locks = False
-        await asyncio.sleep(0.15)
-        assert not consumer.assignment
+        await until(lambda: not consumer.assignment)
         broker.grants_locks = True
         await consumer.wait_assigned()
         assert broker.locks[0].client_id == consumer.client_id
@@ -316,12 +323,10 @@ def test_a_lock_that_cannot_be_renewed_runs_out() -> None:
         await take(consumer, 1)
         [owner] = consumer.core.holdings.owners
         broker.answers[RequestCode.LOCK_BATCH_MQ] = lambda request: request.answer(1, "not now")
-        await asyncio.sleep(0.2)
-        assert not owner.is_locked
+        await until(lambda: not owner.is_locked)
         assert not owner.gives_out
         del broker.answers[RequestCode.LOCK_BATCH_MQ]
-        await asyncio.sleep(0.2)
-        assert owner.is_locked
+        await until(lambda: owner.is_locked)
         assert consumer.assignment
 
     run(
@@ -346,6 +351,7 @@ def test_a_broker_that_hangs_up_after_every_answer_is_not_stormed() -> None:
 
         broker.answers[RequestCode.HEART_BEAT] = answer_and_hang_up
         await consumer.core.instance.heartbeat()
+        # A slow machine makes fewer of them.
         await asyncio.sleep(0.5)
         assert len(beats) <= 5
 

@@ -19,7 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
 from tests.unit.client.consumer_messages import records, stored
-from tests.unit.waiting import until
+from tests.unit.waiting import turns, until
 
 GOES_ON = PushResumed(client="c", group="g", topic="T", queue_id=0, was="held", goes_on=True, offset=0)
 
@@ -135,7 +135,7 @@ def test_each_message_is_taken_once_and_in_order() -> None:
             # Messages that the filter left out are passed over, and done with once those before them are.
             assert (await pusher.deliver(5, stored(6), end=9))["nextOffset"] == "9"
             await until(lambda: worker.done == [0, 1, 2, 3, 4, 6])
-            await asyncio.sleep(0.05)
+            await turns()
             done = await pusher.deliver(9, end=12)
             assert (done["nextOffset"], done["commitOffset"]) == ("12", "12")
 
@@ -170,7 +170,7 @@ def test_a_full_queue_says_so_and_goes_on_when_there_is_room() -> None:
             assert pusher.asked[1][1]["windowMessages"] == "3"
             worker.gate.clear()
             assert (await pusher.deliver(0, *batch(0, 3)))["hold"] == "true"
-            await asyncio.sleep(0.05)
+            await turns()
             assert pusher.times(RequestCode.PUSH_RESUME) == 0
             worker.gate.set()
             await until(lambda: worker.done == [0, 1, 2])

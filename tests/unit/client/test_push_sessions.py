@@ -17,6 +17,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
+from tests.unit.waiting import until
 
 QUEUE = MessageQueue("T", "b", 0)
 
@@ -93,9 +94,7 @@ def test_calls_go_to_who_subscribed_and_parked_messages_are_asked_for() -> None:
             assert not push.detach(connection, "g", QUEUE, one)
             assert (await back.call(Command(RequestCode.PUSH_PING, {"parked": "2"}))).code == 0
             assert (one.told, two.told) == (["delivered"], ["pinged"])
-            async with asyncio.timeout(60):
-                while len(asked) < 2:  # noqa: ASYNC110 - it comes over a socket
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(asked) >= 2)
             assert asked[1] == (RequestCode.PUSH_RESUME, {"consumerGroup": "g", "clientID": "me@1"})
             # Somebody still takes something: the registration stays; then it goes.
             await push.leave()
@@ -106,8 +105,6 @@ def test_calls_go_to_who_subscribed_and_parked_messages_are_asked_for() -> None:
             await push.register(connection)
             push.attach(connection, "g", QUEUE, two)
             back.abort("gone")
-            async with asyncio.timeout(60):
-                while two.told[-1] != "lost":  # noqa: ASYNC110 - it comes over a socket
-                    await asyncio.sleep(0.01)
+            await until(lambda: two.told[-1] == "lost")
 
     asyncio.run(scenario())

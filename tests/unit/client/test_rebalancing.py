@@ -115,10 +115,16 @@ def test_waiting_for_a_share_outlasts_rounds_that_could_not_divide(
 def test_an_offset_that_cannot_be_had_is_asked_for_again() -> None:
     async def scenario() -> None:
         async with scripted() as broker:
-            broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda request: request.answer(1, "not now")
+            refused: list[Command] = []
+
+            def refuse(request: Command) -> Command:
+                refused.append(request)
+                return request.answer(1, "not now")
+
+            broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = refuse
             async with AsyncConsumer(broker.address, group="g", rebalance_interval_ms=100) as consumer:
                 await consumer.subscribe("T")
-                await asyncio.sleep(0.3)
+                await until(lambda: len(refused) >= 2)
                 assert not consumer.assignment
                 del broker.answers[RequestCode.QUERY_CONSUMER_OFFSET]
                 await until(lambda: consumer.assignment)

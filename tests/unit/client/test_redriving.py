@@ -16,7 +16,7 @@ from penstock.client.redriving import Outcome, Redriving
 from penstock.errors import CallTimeoutError, ClientError, OptionError
 from penstock.testing import broker
 from tests.unit.client.consuming import QUICK
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import until, wait_until
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_interrupted_anywhere_and_given_again_each_is_sent_once(
     kill_all(address, 8)
     monkeypatch.setattr(redriving, "LOOK_AGAIN_MS", 100)
     begun, ended, send = MarkLog.begun, MarkLog.ended, Redriving._send
-    sends = 0
+    sends = answered = 0
 
     async def killed_begun(self: MarkLog, *parts: Any) -> None:
         if stage == "before the notes":
@@ -200,12 +200,14 @@ def test_interrupted_anywhere_and_given_again_each_is_sent_once(
             raise Killed
 
     async def killed_send(self: Redriving, *parts: Any) -> Any:
-        nonlocal sends
+        nonlocal sends, answered
         sends += 1
         if stage == "half sent" and sends > 4:
-            await asyncio.sleep(0.2)  # the others are stored by then
+            await until(lambda: answered == 4)
             raise Killed
-        return await send(self, *parts)
+        found = await send(self, *parts)
+        answered += 1
+        return found
 
     async def killed_ended(self: MarkLog, *parts: Any) -> None:
         if stage == "sent":

@@ -15,6 +15,7 @@ from penstock.client.routes import (
 from penstock.errors import CodecError, RouteNotFoundError
 from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from tests.unit.client.producer_cluster import cluster
+from tests.unit.waiting import until
 
 A = BrokerData("c", "b-a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"})
 B = BrokerData("c", "b-b", {0: "10.0.0.3:10911"})
@@ -155,17 +156,10 @@ def test_routes_in_use_are_asked_for_at_an_interval():
                 instance.routes.on_change.append(seen.append)
                 await instance.routes.get("T")
                 fake.add_topic("T", 5)
-                for _ in range(200):
-                    await asyncio.sleep(0.01)
-                    if len(seen) > 1:
-                        break
+                await until(lambda: len(seen) > 1)
                 assert [len(r.publish_queues) for r in seen] == [2, 5]
                 del fake.name_server.routes["T"]
-                for _ in range(200):
-                    await asyncio.sleep(0.01)
-                    if instance.routes.cache.get("T") is None:
-                        break
-                assert instance.routes.cache.get("T") is None
+                await until(lambda: instance.routes.cache.get("T") is None)
 
             await with_instance(fake, action, route_interval_ms=20)
 

@@ -31,7 +31,7 @@ from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
 from tests.unit.client.scans import bodies, fill
 from tests.unit.spark.guarded_node import SECRETS, guarded_node
-from tests.unit.waiting import wait_until
+from tests.unit.waiting import turns, wait_until
 
 
 @pytest.fixture
@@ -430,9 +430,9 @@ def test_a_broker_that_says_nothing_keeps_nobody_else_in_the_loop(address):
             with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
                 silent = replace(queue, address=f"127.0.0.1:{listener.getsockname()[1]}")
                 pulls = [asyncio.ensure_future(scan.pull(silent, 0, rows=1, size=1 << 20)) for _ in range(64)]
-                await asyncio.sleep(0.2)
+                await turns()
                 assert not any(pull.done() for pull in pulls)
-                assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 3) == "done"
+                assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 60) == "done"
                 await scan.close()
                 found = await asyncio.gather(*pulls, return_exceptions=True)
         assert {type(error) for error in found} == {ClientClosedError}

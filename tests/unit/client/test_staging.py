@@ -31,6 +31,7 @@ from penstock.runtime import Runtime
 from penstock.testing import broker
 from penstock.testing.embedded import BROKER, STORE, EmbeddedBroker
 from tests.unit.broker.running_broker import run
+from tests.unit.waiting import turns
 
 TOPIC = [("orders", 4)]
 
@@ -228,7 +229,7 @@ def test_a_broker_of_a_known_topic_is_found_again_by_its_route_alone(
                 later = asyncio.ensure_future(
                     staging.publish("test-broker", "q", 0, [handle], topic="orders")
                 )
-                await asyncio.sleep(0.05)
+                await turns()
                 assert not later.done()
                 await lives[1].start()
                 assert (await later).messages == 2

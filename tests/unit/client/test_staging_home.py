@@ -19,6 +19,7 @@ from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, STORE, EmbeddedBroker
 from tests.unit.broker.running_broker import run
 from tests.unit.client.test_staging import TOPIC, Answers, items
+from tests.unit.waiting import turns
 
 A, B = "broker-a", "broker-b"
 
@@ -105,7 +106,7 @@ def test_a_home_that_left_the_route_is_waited_for(tmp_path: Path, has_topic: boo
             await brokers.start(A)
             async with brokers.staging(60_000) as staging:
                 later = asyncio.ensure_future(batch(staging, query, 7))
-                await asyncio.sleep(0.3)
+                await turns()
                 assert not later.done()
                 await brokers.start(B)
                 home, already = await later

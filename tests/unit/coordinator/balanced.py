@@ -23,7 +23,10 @@ from penstock.testing.metadata import MemoryEnsemble
 from tests.unit.coordinator.wire import FakeBroker, coordinator, leading
 from tests.unit.waiting import until
 
-LEASE_MS = 1_200
+# No lease expires while its consumer lives, however slow the machine is.
+LEASE_MS = 60_000
+# For tests that wait for the leases of a dead consumer.
+SHORT_LEASE = {"partition_lease_ms": 1_200}
 # Times of the coordinator that let a test end soon; proportions as by default.
 QUICK = {
     "first_balance_ms": 300,
@@ -140,7 +143,7 @@ async def cluster(
     **options: Any,
 ) -> AsyncIterator[Cluster]:
     """`ensemble` hands out metadata stores, one for each coordinator; in memory unless another one is given."""
-    node = EmbeddedBroker(path, broker=replace(BROKER, partition_lease_ms=LEASE_MS, **(broker or {})))
+    node = EmbeddedBroker(path, broker=replace(BROKER, **{"partition_lease_ms": LEASE_MS, **(broker or {})}))
     ensemble = ensemble or MemoryEnsemble()
     async with contextlib.AsyncExitStack() as stack:
         await node.start()

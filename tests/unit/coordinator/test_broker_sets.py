@@ -13,6 +13,7 @@ from penstock.errors import RequestError
 from penstock.testing import ManualClock
 from penstock.testing.metadata import MemoryEnsemble
 from tests.unit.coordinator.sets import beat, register
+from tests.unit.waiting import turns
 
 NAME = SetName("c", "broker-a")
 TIMEOUT_MS = 5_000
@@ -72,7 +73,7 @@ def test_a_coordinator_that_slept_does_not_take_its_own_silence_for_that_of_brok
         for wake in (found.sets.tick, lambda: found.sets.dropped(101), lambda: found.beat(2)):
             found.clock.advance(3_000)
             wake()
-            await asyncio.sleep(0.01)
+            await turns()
             assert found.record.master_id == 1
             found.beat(1, 2)
         await found.pass_time(2_000, 1, 2)
@@ -87,7 +88,7 @@ def test_a_master_that_is_silent_while_the_coordinator_listens_is_replaced() -> 
         found = await led()
         found.clock.advance(STALL_MS)
         await found.pass_time(2_500, 2)
-        await asyncio.sleep(0.01)
+        await turns()
         assert found.record.master_id == 2
         assert [notice.record.master_id for notice in found.notices] == [2]
         await found.stop()

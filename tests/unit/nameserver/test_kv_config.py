@@ -15,6 +15,7 @@ from penstock.nameserver.kv_config import KvConfig
 from penstock.runtime import Disk, Runtime, SystemDisk
 from penstock.testing import FaultyDisk
 from tests.unit.nameserver.wire import name_server, peer
+from tests.unit.waiting import turns
 
 
 def config(path: Path | None, disk: Disk | None = None, **options: Any) -> KvConfig:
@@ -135,7 +136,7 @@ def test_callers_that_go_away_leave_no_half_change(tmp_path: Path, caplog: pytes
         disk.sync_delay_s = 0.05
         kv = config(tmp_path / "kvConfig.json", disk)
         changes = [asyncio.ensure_future(kv.put("n", f"k{number}", "v")) for number in range(4)]
-        await asyncio.sleep(0.02)
+        await turns()
         disk.fail_next("rename", errno.EIO, after=3, times=1)
         for change in changes[:3]:
             change.cancel()

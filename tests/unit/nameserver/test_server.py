@@ -126,7 +126,7 @@ def test_a_client_that_leaves_changes_nothing() -> None:
         await broker.register()
         async with peer(server) as client:
             await client.route()
-        await asyncio.sleep(0.05)
+        await until(lambda: len(server.housekeeping._connections) == 1)
         assert (await broker.route()).code == 0
 
     over_sockets(test)

@@ -41,7 +41,7 @@ class Bench:
         table.register(BROKEN, lambda _, c: 1 // 0)  # type: ignore[arg-type, return-value]
         table.register(NEVER, lambda _, c: None)
         table.register(COUNT, self.count)
-        table.register(BIG, lambda _, c: c.answer(0, body=bytes(1 << 20)))
+        table.register(BIG, self.big)
         table.register(ASK_BACK, self.ask_back)
         self.server = RemotingServer(
             "127.0.0.1",
@@ -62,6 +62,10 @@ class Bench:
 
     def fail(self, _: Connection, command: Command) -> Command:
         raise RequestError(17, "no such topic", "make it first")
+
+    def big(self, _: Connection, command: Command) -> Command:
+        self.seen.append(command)
+        return command.answer(0, body=bytes(1 << 20))
 
     def count(self, _: Connection, command: Command) -> None:
         self.seen.append(command)
@@ -332,9 +336,8 @@ def test_stopping_lets_answers_go_out() -> None:
     async def main() -> None:
         bench = Bench()
         await bench.server.start()
-        big = asyncio.ensure_future(bench.client.call(bench.address, Command(BIG), 5_000))
-        await until(lambda: bench.opened)
-        await asyncio.sleep(0.05)
+        big = asyncio.ensure_future(bench.client.call(bench.address, Command(BIG), 60_000))
+        await until(lambda: bench.seen)
         await bench.server.stop()
         assert len((await big).body) == 1 << 20
         await bench.client.close()

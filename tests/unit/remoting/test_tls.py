@@ -15,6 +15,7 @@ from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable, RemotingClient, RemotingServer, TlsMode, TlsOptions
 from penstock.runtime import Runtime, network
+from tests.unit.waiting import until
 
 ECHO = 9001
 pytestmark = pytest.mark.skipif(
@@ -65,10 +66,22 @@ def run(tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[None]]) -> N
 async def ask(server: RemotingServer, tls: TlsOptions | None) -> bytes:
     client = RemotingClient(runtime=Runtime.system(), tls=tls)
     try:
-        answer = await client.call(str(server.address), Command(ECHO, body=b"x" * 100_000), 3_000)
+        answer = await client.call(str(server.address), Command(ECHO, body=b"x" * 100_000), 60_000)
         return bytes(answer.body)
     finally:
         await client.close()
+
+
+async def until_asked(server: RemotingServer, tls: TlsOptions | None) -> None:
+    """Until the server takes such a connection and answers."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                assert await ask(server, tls) == b"x" * 100_000
+            except PenstockError:
+                await asyncio.sleep(0.005)
+            else:
+                return
 
 
 def test_permissive_takes_both_on_one_port(files: tuple[str, str]) -> None:
@@ -133,8 +146,7 @@ def test_peers_that_say_nothing_are_limited(files: tuple[str, str], monkeypatch:
         writer.close()
         for _, other in silent:
             other.close()
-        await asyncio.sleep(0.05)
-        assert await ask(server, None) == b"x" * 100_000
+        await until_asked(server, None)
 
     run(TlsOptions(TlsMode.PERMISSIVE, certificate, key), test)
 
@@ -148,7 +160,7 @@ def test_files_that_are_not_there_are_named(tls: TlsOptions) -> None:
 
 
 def test_a_new_certificate_is_served_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("penstock.remoting.server.CERTIFICATE_LOOK_S", 0.05)
     for name in ("old", "new", "live"):
@@ -161,16 +173,10 @@ def test_a_new_certificate_is_served_without_a_restart(
     async def test(server: RemotingServer) -> None:
         assert await ask(server, TlsOptions(trusted=old[0])) == b"x" * 100_000
         shutil.copyfile(new[0], live[0])  # with the old key it is no pair
-        await asyncio.sleep(0.3)
+        await until(lambda: "the TLS certificate stays as it was" in caplog.text)
         assert await ask(server, TlsOptions(trusted=old[0])) == b"x" * 100_000
         shutil.copyfile(new[1], live[1])
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    assert await ask(server, TlsOptions(trusted=new[0])) == b"x" * 100_000
-                    break
-                except ConnectError:
-                    await asyncio.sleep(0.05)
+        await until_asked(server, TlsOptions(trusted=new[0]))
         with pytest.raises(ConnectError, match="certificate verify failed"):
             await ask(server, TlsOptions(trusted=old[0]))
 

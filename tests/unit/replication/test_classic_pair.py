@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -160,12 +161,14 @@ def test_a_slave_can_be_made_master_by_hand(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_who_is_not_master_turns_everybody_away(tmp_path: Path) -> None:
+def test_who_is_not_master_turns_everybody_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.replication")
+
     async def scene() -> None:
         master, slave = await classic_pair(tmp_path)
         master.server.step_down()
         await slave.follow(master.address)
-        await asyncio.sleep(0.2)
+        await until(lambda: "not following" in caplog.text or "is over" in caplog.text)
         assert not slave.client.is_connected
         master.server.serve()
         master.append(0)
