@@ -24,6 +24,7 @@ from penstock.protocol.command import decode_frame, frame_size
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
+from penstock.testing.scratch_disk import scratch_parent
 from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import Mutator
 from tests.fault.store_checks import small_options
@@ -108,7 +109,7 @@ def _digest(data: bytes) -> str:
 def main() -> None:
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     print(f"form {_hot.form()}", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_parent()) as folder:
         bench = Bench(Path(folder))
         for number, data in enumerate(chunks(seed, count)):
             print(number, len(data), bench.run(data))

@@ -26,7 +26,7 @@ ASYNC_ROUNDS = by_length(12, 250)
 ROUNDS_PER_FOLDER = by_length(6, 25)
 ROUNDS_PER_CHECK = 5
 SERIALS_PER_ROUND = 1_000_000
-LIFE_MAX_S = 0.2
+LIFE_MAX_S = 0.1
 # Small segments roll often. Large ones have room for the zeros that a write may leave behind the log's end.
 SEGMENT_KIB = (16, 512)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from penstock.protocol.headers import (
     SendMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from tests.effort import by_length
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.fault.server_processes import ServerProcess
 from tests.fault.waiting import DEADLINE_S, until, until_done
@@ -33,9 +35,9 @@ TOPIC, GROUP = "orders", "workers"
 class Sends:
     """One producer that sends one message after the other, and remembers what was acknowledged and when."""
 
-    def __init__(self, name_servers: str, durability: str = "") -> None:
+    def __init__(self, name_servers: str, durability: str = "", **settings: Any) -> None:
         self._name_servers = name_servers
-        self._durability = durability
+        self._settings = {"durability": durability, **settings}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acknowledged: list[tuple[bytes, float]] = []
@@ -43,7 +45,7 @@ class Sends:
 
     def _run(self) -> None:
         number = 0
-        with penstock.Producer(self._name_servers, durability=self._durability) as producer:
+        with penstock.Producer(self._name_servers, **self._settings) as producer:
             while not self._stopping.is_set():
                 number += 1
                 body = b"%08d" % number
@@ -136,12 +138,13 @@ def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = 
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I7")
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
     with ready(tmp_path, flush=flush) as found:
         with Listening(found.names.address) as consumer, Sends(found.names.address) as sends:
-            for _ in range(2):
+            for _ in range(by_length(1, 10)):
                 epoch = found.wait(3).master_epoch
                 sends.wait_more()
                 master = found.master()
@@ -258,6 +261,7 @@ def committed(node: ServerProcess) -> int:
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_committed_offsets_groups_and_topics_do_not_go_back(tmp_path: Path) -> None:
     """The kill comes right behind the answer: nothing but replication can have carried it."""
@@ -265,7 +269,7 @@ def test_committed_offsets_groups_and_topics_do_not_go_back(tmp_path: Path) -> N
         admin.create_group(GROUP)
         admin.create_topic("late", queues=3)
         offset = 0
-        for _ in range(3):
+        for _ in range(by_length(2, 20)):
             epoch = found.wait(3).master_epoch
             master = found.master()
             for _ in range(10):

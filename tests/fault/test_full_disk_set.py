@@ -23,7 +23,7 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
     tmp_path: Path, flush: str
 ) -> None:
     with ready(tmp_path, flush=flush, fillable=True) as found:
-        with Sends(found.names.address) as sends:
+        with Sends(found.names.address, retries=0) as sends:
             sends.wait_more()
             master = found.master()
             failures = len(sends.failures)
@@ -31,7 +31,7 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
             until(lambda: len(sends.failures) > failures, "a send that is refused")
             before = sends.bodies
             with (
-                penstock.Producer(found.names.address, send_timeout_ms=3_000) as producer,
+                penstock.Producer(found.names.address, retries=0) as producer,
                 pytest.raises(PenstockError, match="no space left"),
             ):
                 producer.send(TOPIC, b"too much")

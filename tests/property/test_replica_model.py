@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.runtime import Runtime, SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.testing.clock import ManualClock
+from penstock.testing.scratch_disk import scratch_parent
 from tests.fault.replica_checks import log_bytes
 from tests.fault.store_checks import (
     Ledger,
@@ -45,7 +46,7 @@ class PairMachine(RuleBasedStateMachine):
 
     @initialize(sync=st.booleans(), seal=st.booleans(), segment=st.sampled_from([4096, 8192]))
     def open(self, sync: bool, seal: bool, segment: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pair-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pair-", dir=scratch_parent()))
         self.clock = ManualClock()
         mode = FlushMode.SYNC if sync else FlushMode.ASYNC
         self.options: StoreOptions = small_options(

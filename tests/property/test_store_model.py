@@ -19,6 +19,7 @@ from penstock.message import Message, encode_properties
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, GetStatus, MessageStore, StoreOptions
 from penstock.testing.clock import ManualClock
+from penstock.testing.scratch_disk import scratch_parent
 from tests.disk_limits import NO_DISK_LIMITS
 
 TOPICS = ("orders", "payments", "%RETRY%group")
@@ -40,7 +41,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(sync=st.booleans(), seal=st.booleans(), segment=st.sampled_from([4096, 8192, 16384]))
     def open(self, sync: bool, seal: bool, segment: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-model-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-model-", dir=scratch_parent()))
         self.clock = ManualClock()
         self.options = StoreOptions(
             segment_size_bytes=segment,
