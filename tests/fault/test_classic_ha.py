@@ -19,7 +19,7 @@ from tests.fault.waiting import until
 
 TOPIC = "ha-orders"
 VICTIMS = ("slave", "master", "slave") * by_length(1, 15)
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def settings(**options: object) -> list[str]:

@@ -13,7 +13,7 @@ from tests.effort import by_length
 from tests.fault.reporting_brokers import BEAT_S, ReportingBroker, check_leases
 from tests.fault.server_processes import ServerProcess, options
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 TICK_MS = 200
 SESSION_MS = 2_000
 LEASE_S = 1.2

@@ -139,7 +139,7 @@ def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = 
 @pytest.mark.invariant("I4")
 @pytest.mark.invariant("I7")
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
     with ready(tmp_path, flush=flush) as found:
@@ -262,7 +262,7 @@ def committed(node: ServerProcess) -> int:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_committed_offsets_groups_and_topics_do_not_go_back(tmp_path: Path) -> None:
     """The kill comes right behind the answer: nothing but replication can have carried it."""
     with ready(tmp_path) as found, penstock.Admin(found.names.address) as admin:

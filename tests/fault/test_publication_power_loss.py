@@ -81,7 +81,7 @@ def finish(folder: Path, mode: FlushMode, sink: Sink, *, twice: bool = True) -> 
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("mode", "keep", "names_are_lost"),
     [

@@ -81,7 +81,7 @@ class Timed:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I8")
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_kills_of_the_broker_lose_no_timer(tmp_path: Path, flush: str) -> None:
     with seeded() as seed, cluster(tmp_path, flush=flush) as (names, node):

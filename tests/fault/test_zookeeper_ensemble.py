@@ -17,7 +17,8 @@ from tests.fault.zookeeper_candidates import delete_everything
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(240)]
 TICK_MS = 200
-SESSION_MS = 3000
+# The longest that servers with such ticks grant: elections on a busy machine must not outlast it.
+SESSION_MS = 4000
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +113,8 @@ def test_a_killed_leader_costs_a_moment_and_no_session(ensemble: ZooKeeperEnsemb
 @pytest.mark.invariant("I6")
 def test_without_a_majority_nothing_changes_and_nobody_leads(ensemble: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = await opened(ensemble.hosts, operation_timeout_ms=3000)
-        other = await opened(ensemble.hosts, operation_timeout_ms=3000)
+        store = await opened(ensemble.hosts, operation_timeout_ms=1500)
+        other = await opened(ensemble.hosts, operation_timeout_ms=1500)
         await store.create("/value", b"before")
         elections = [store.election("/lead", "a"), other.election("/lead", "b")]
         for election in elections:
@@ -128,7 +129,7 @@ def test_without_a_majority_nothing_changes_and_nobody_leads(ensemble: ZooKeeper
         with pytest.raises(MetadataError):
             await store.set("/value", b"during")
         started = time.monotonic()
-        while time.monotonic() - started < SESSION_MS / 1000:
+        while time.monotonic() - started < 2:
             assert not any(election.is_leader for election in elections)
             await asyncio.sleep(0.02)
         with pytest.raises(MetadataUnavailableError, match=ensemble.servers[2].address):
