@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.effort import by_length
 from tests.fault.client_load import AUDIT, WORKERS, Load
 from tests.fault.history_checks import percentiles
 from tests.fault.load_scenarios import (
@@ -23,7 +24,7 @@ from tests.fault.load_scenarios import (
 )
 from tests.fault.server_processes import cluster, wait_known
 
-RESTARTS = 2
+RESTARTS = by_length(1, 20)
 
 
 @pytest.mark.fault("F1")
@@ -34,6 +35,7 @@ RESTARTS = 2
 @pytest.mark.invariant("I13")
 @pytest.mark.invariant("I14")
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_restart_under_load_loses_nothing(tmp_path: Path, flush: str) -> None:
     stops: list[float] = []

@@ -18,11 +18,14 @@ import pytest
 
 from penstock.replication import Outcome
 from penstock.store import FlushMode, MessageStore, StoreOptions
+from tests.effort import by_length, first_seed
 from tests.fault.cutting_proxy import CuttingProxy
 from tests.fault.replication_node import STORE
 from tests.unit.replication.store_pair import QUICK, Node, bodies, log_bytes, message, until
 
 ROOT = Path(__file__).resolve().parents[2]
+# By turns the master is killed, and whom chance names.
+ROUNDS = by_length(3, 60)
 
 
 class NodeProcess:
@@ -57,7 +60,7 @@ class NodeProcess:
             stdout=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read())
-        await until(lambda: bool(self.address), "the node listens", 60)
+        await until(lambda: bool(self.address), "the node listens", 90)
 
     async def _read(self) -> None:
         while line := await self._process.stdout.readline():
@@ -80,7 +83,7 @@ class NodeProcess:
     async def state(self) -> dict[str, Any]:
         self._state = asyncio.get_running_loop().create_future()
         self.tell(do="state")
-        return await asyncio.wait_for(self._state, 30)
+        return await asyncio.wait_for(self._state, 90)
 
     async def end(self, how: signal.Signals | None = None) -> None:
         """Kill it, or stop it cleanly."""
@@ -90,7 +93,7 @@ class NodeProcess:
             self.tell(do="stop")
         else:
             self._process.send_signal(how)
-        await asyncio.wait_for(self._process.wait(), 60)
+        await asyncio.wait_for(self._process.wait(), 90)
         await self._reading
         self._process.stdin.close()
         self._process._transport.close()  # type: ignore[attr-defined]
@@ -137,11 +140,11 @@ class ReplicatedSet:
         self.elect(next(node for node in self.nodes if node.node_id == max(ends, key=lambda one: ends[one])))
 
     async def joined(self) -> None:
-        await until(lambda: len(self.members) == len(self.nodes), "everybody is in the set", 60)
+        await until(lambda: len(self.members) == len(self.nodes), "everybody is in the set", 90)
 
     async def acknowledges(self) -> None:
         before = len(self.master.acked)
-        await until(lambda: len(self.master.acked) > before, "something more is acknowledged", 60)
+        await until(lambda: len(self.master.acked) > before, "something more is acknowledged", 90)
 
     async def kill(self, victim: NodeProcess) -> None:
         """Kill it under load, let the others go on, and have it come back as a replica."""
@@ -149,7 +152,7 @@ class ReplicatedSet:
         if victim is self.master:
             await self.fail_over()
         else:
-            await until(lambda: victim.node_id not in self.members, "it has left the set", 60)
+            await until(lambda: victim.node_id not in self.members, "it has left the set", 90)
             await self.acknowledges()
             self.master.tell(do="rest")
         await victim.start()
@@ -181,21 +184,22 @@ def read_numbers(store: MessageStore) -> list[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I2", "I3", "I4", "I6", "I7")
 @pytest.mark.parametrize("mode", [FlushMode.ASYNC, FlushMode.SYNC])
 def test_masters_and_replicas_are_killed_and_nothing_acknowledged_is_lost(
     tmp_path: Path, mode: FlushMode
 ) -> None:
-    chance = random.Random(7)
+    chance = random.Random(first_seed(7))
 
     async def scene() -> set[int]:
         cluster = ReplicatedSet(tmp_path, mode)
         await cluster.start()
         cluster.elect(cluster.nodes[0])
         number = 0
-        for round_number in range(6):
+        for round_number in range(ROUNDS):
             number += 1_000_000
             await cluster.joined()
             cluster.master.tell(do="load", first=number)
