@@ -97,6 +97,17 @@ class Arena:
             time.sleep(0.1)
 
 
+def at_rest(server: Observed) -> Facts:
+    """What it holds when the healthy pair has opened its connections: as many sockets for two seconds."""
+    found, since = server.facts(), time.monotonic()
+    while time.monotonic() < since + 2:
+        time.sleep(0.1)
+        before, found = found, server.facts()
+        if before.sockets != found.sockets:
+            since = time.monotonic()
+    return found
+
+
 @pytest.fixture(scope="module")
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     folder = tmp_path_factory.mktemp("floods")
@@ -106,8 +117,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     pair = None
     try:
         pair = HealthyPair(server.ready["nameserver"], 7)
-        time.sleep(1.5)
-        yield Arena(server, pair, server.facts())
+        yield Arena(server, pair, at_rest(server))
     finally:
         if pair is not None:
             pair.kill()

@@ -1,4 +1,4 @@
-"""A master that slept over its lease tells no offset that its successor has left behind (found by `make chaos`)."""
+"""A master that slept over its lease tells no offset that its successor has left behind (found by a storm)."""
 
 from __future__ import annotations
 
