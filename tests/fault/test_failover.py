@@ -37,7 +37,8 @@ class Sends:
 
     def __init__(self, name_servers: str, durability: str = "", **settings: Any) -> None:
         self._name_servers = name_servers
-        self._settings = {"durability": durability, **settings}
+        # Many short attempts: one at a master that sleeps is given up soon, and a busy machine has time.
+        self._settings = {"durability": durability, "retries": 10, **settings}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acknowledged: list[tuple[bytes, float]] = []

@@ -21,8 +21,10 @@ from tests.fault.operation_history import Outcome
 from tests.fault.server_processes import broker, cluster, name_server, wait_known
 from tests.fault.silent_peers import dead_address, hanging_peer, unreachable_peer
 
-# Routes are asked for again so often that every outage, and the moments after it, are hit many times.
 OUTAGE_S = 0.8
+# Nothing happens to the broker: a send has all the time that a busy machine takes.
+PATIENT = {"send_timeout_ms": 60_000}
+# Routes are asked for again so often that every outage, and the moments after it, are hit many times.
 IMPATIENT = {"route_interval_ms": 100, "call_timeout_ms": 500}
 
 
@@ -35,7 +37,7 @@ IMPATIENT = {"route_interval_ms": 100, "call_timeout_ms": 500}
 def test_sends_and_deliveries_go_on_without_a_name_server(tmp_path: Path) -> None:
     with cluster(tmp_path) as (names, node):
         history = new_history(names.address)
-        with Load(names.address, history, settings=IMPATIENT) as load:
+        with Load(names.address, history, settings=IMPATIENT, producer_settings=PATIENT) as load:
             wait_recovered(load, history, time.monotonic())
             names.kill()
             gone = time.monotonic()
@@ -69,7 +71,7 @@ def test_clients_move_on_to_the_other_name_server(tmp_path: Path) -> None:
             wait_known(one.address)
             wait_known(two.address)
             history = new_history(both)
-            with Load(both, history, settings=IMPATIENT) as load:
+            with Load(both, history, settings=IMPATIENT, producer_settings=PATIENT) as load:
                 newcomers = []
                 for lose, regain in ((one.kill, one.start), (two.pause, two.resume)):
                     wait_recovered(load, history, time.monotonic())
