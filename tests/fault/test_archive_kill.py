@@ -177,7 +177,7 @@ def watching(root: Path) -> Iterator[list[str]]:
 @pytest.mark.invariant("I15")
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(1800)
 def test_kills_of_driver_and_broker_lose_and_repeat_nothing(tmp_path: Path) -> None:
     root, log, left = tmp_path / "archive", tmp_path / "driver.log", 0
     root.mkdir()

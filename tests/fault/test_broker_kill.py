@@ -65,7 +65,7 @@ def kill_and_start(names: ServerProcess, node: ServerProcess) -> None:
 @pytest.mark.invariant("I14")
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_broker_crash_under_load_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
     """Also under asynchronous flush: what a process wrote is in the page cache; only the machine can lose it."""

@@ -112,7 +112,7 @@ def kill_many_times(folder: Path, mode: str, rounds: int) -> int:
 @pytest.mark.seed("S4-6")
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(1800)
 def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path) -> None:
     acknowledged = kill_many_times(tmp_path, "sync", ROUNDS)
     assert acknowledged > ROUNDS, "the writers hardly wrote anything: this proved nothing"
@@ -125,7 +125,7 @@ def test_crash_kill_under_sync_flush_loses_nothing_acknowledged(tmp_path: Path) 
 @pytest.mark.seed("S3-55")
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(1800)
 def test_crash_kill_under_async_flush_loses_nothing_written(tmp_path: Path) -> None:
     """O-11: what a process wrote is in the page cache; only the machine can lose it."""
     acknowledged = kill_many_times(tmp_path, "async", ASYNC_ROUNDS)

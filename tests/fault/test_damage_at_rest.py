@@ -32,7 +32,7 @@ from tests.fault.store_checks import (
     small_options,
 )
 
-pytestmark = [pytest.mark.fault("F7"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.fault("F7")
 
 ENDS = ["clean stop", "crash"]
 
@@ -438,6 +438,7 @@ def manifest_of(folder: Path) -> Path:
 @pytest.mark.invariant("I12")
 @pytest.mark.invariant("I4")
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_every_flipped_bit_of_the_manifest(tmp_path: Path) -> None:
     """Ours, and small: many bits of it in turn. The store opens and serves everything, whatever it says."""
     sample = Sample(tmp_path / "sample", "clean stop")

@@ -28,7 +28,7 @@ from tests.fault.store_checks import (
     small_options,
 )
 
-pytestmark = [pytest.mark.fault("F4"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.fault("F4")
 
 SITES = [
     ("pwrite", "commitlog"),

@@ -24,8 +24,6 @@ from tests.fault.store_checks import (
     small_options,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_helper_serials_share_a_queue() -> None:
     assert {place_of(serial) for serial in range(6, 60, 6)} == {("orders", 0)}

@@ -17,7 +17,6 @@ from tests.fault.waiting import until
 @pytest.mark.fault("F4")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_some(
     tmp_path: Path, flush: str
@@ -52,7 +51,6 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
 @pytest.mark.fault("F4")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I4")
-@pytest.mark.timeout(180)
 def test_a_replica_without_space_is_left_behind_and_catches_up(tmp_path: Path) -> None:
     with ready(tmp_path, fillable=True) as found:
         with Sends(found.names.address) as sends:

@@ -45,7 +45,6 @@ def prepare(found: BrokerSet) -> None:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.invariant("I13")
-@pytest.mark.timeout(120)
 def test_what_was_popped_and_acknowledged_outlives_the_master(tmp_path: Path) -> None:
     with broker_set(tmp_path) as found:
         prepare(found)
@@ -85,7 +84,6 @@ def test_what_was_popped_and_acknowledged_outlives_the_master(tmp_path: Path) ->
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I3")
-@pytest.mark.timeout(120)
 def test_the_next_master_holds_queues_that_are_popped_in_order(tmp_path: Path) -> None:
     """Who has a lot goes on with it; nobody else gets the queue, and what comes next is in order."""
     with broker_set(tmp_path) as found:

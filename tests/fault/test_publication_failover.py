@@ -115,7 +115,6 @@ def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> Non
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
-@pytest.mark.timeout(120)
 def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path) -> None:
     """The home is a lone broker. The set that was told of it loses its master, then the home goes: who asks the new
     master hears of the home, and publishes nowhere else. Back again, the home answers that the batch is there."""

@@ -150,7 +150,6 @@ def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: 
 @pytest.mark.feature("push", "fifth-seed")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
-@pytest.mark.timeout(120)
 def test_the_next_master_pushes_on(tmp_path: Path) -> None:
     """Its queues are a coordinator's to give, and leased: the next master knows no lease, and believes the holder."""
     with broker_set(tmp_path, "--set", "broker.partition_lease_ms=3000") as found:

@@ -37,7 +37,7 @@ def branches(tmp_path: Path, mode: str) -> Branches:
 @pytest.mark.invariant("I11")
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_crash_kill_of_a_replica_leaves_one_masters_log(
     tmp_path: Path, mode: str, branches: Branches

@@ -229,7 +229,6 @@ def test_masters_and_replicas_are_killed_and_nothing_acknowledged_is_lost(
 # -- connections that break --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.fault("F3")
 @pytest.mark.invariant("I7")
 @pytest.mark.parametrize("classic", [True, False], ids=["classic", "epochs"])
@@ -263,7 +262,6 @@ def test_connections_are_cut_inside_frames(tmp_path: Path, classic: bool) -> Non
         asyncio.run(scene(proxy))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.fault("F3", "F12")
 @pytest.mark.invariant("I1", "I5", "I6")
 @pytest.mark.parametrize("how", ["swallow", "deafen"])
@@ -295,7 +293,6 @@ def test_half_open_connections_hold_a_set_up_only_until_the_member_has_left(tmp_
         asyncio.run(scene(proxy))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.abuse("A15")
 @pytest.mark.invariant("I16")
 def test_a_replica_that_does_not_read_costs_a_bounded_buffer(tmp_path: Path) -> None:

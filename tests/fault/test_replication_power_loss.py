@@ -156,7 +156,6 @@ def test_power_is_lost_before_every_change_of_a_cut(
     assert survived > 60
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I1", "I5")
 @pytest.mark.parametrize("seed", range(12))

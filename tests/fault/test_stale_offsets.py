@@ -30,7 +30,7 @@ def ask(node: ServerProcess, told: list[int]) -> None:
 
 @pytest.mark.fault("F2", "F12")
 @pytest.mark.invariant("I1", "I6")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_master_that_slept_tells_no_offset_of_the_time_before(tmp_path: Path) -> None:
     with ready(tmp_path) as found:
         with penstock.Admin(found.names.address) as admin:

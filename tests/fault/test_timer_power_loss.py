@@ -171,7 +171,7 @@ def check(folder: Path, clock: ManualClock, program: Program, start_ms: int) -> 
 
 @pytest.mark.fault("F6")
 @pytest.mark.invariant("I1", "I8")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("keep", "names_are_lost"),
     [(lose_unsynced, True), (None, False)],

@@ -101,7 +101,6 @@ def test_kills_of_the_broker_lose_no_timer(tmp_path: Path, flush: str) -> None:
 
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1", "I8")
-@pytest.mark.timeout(180)
 def test_a_new_master_delivers_what_waits(tmp_path: Path) -> None:
     with ready(tmp_path) as found:
         timed = Timed(found.names.address)

@@ -15,7 +15,7 @@ from penstock.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, why_u
 from tests.fault.waiting import until_async as until
 from tests.fault.zookeeper_candidates import delete_everything
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(600)]
 TICK_MS = 200
 # The longest that servers with such ticks grant: elections on a busy machine must not outlast it.
 SESSION_MS = 4000

@@ -16,7 +16,7 @@ from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zooke
 from tests.fault.waiting import until_async as until
 from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time, delete_everything
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 TICK_MS = 200
 SESSION_MS = 2000
 # The longest that servers with such ticks grant.
