@@ -3,6 +3,9 @@
     spark      the session: local[2], a task is tried twice; made once, never stopped by a test
     node       a broker for the module: `node.address`, `node.topic(...)`, `node.send(topic, messages)`
 
+A test may change the session's settings and make views and tables: it finds the session as the first one did, because
+`session_as_it_was` puts all that back. A stream that a test leaves running fails it.
+
 Never sleep: run a stream with `trigger(availableNow=True)` and `awaitTermination()`. Py4J and the JVM keep threads
 and sockets of their own, so of leaks only ours are judged here: threads named penstock-*, and open files.
 """
@@ -133,10 +136,11 @@ def session_as_it_was(spark: "SparkSession", session_settings: dict[str, str]) -
     if not catalog.listLocalTempViews("*").isEmpty() or not catalog.listTables("default").isEmpty():
         for table in spark.sql("show tables").collect():
             spark.sql(f"drop {'view' if table.isTemporary else 'table'} `{table.tableName}`")
-    if running := [query.name() or str(query.id()) for query in streams.values()]:
-        for query in streams.values():
+    # One that has just ended is still in the table for a moment.
+    if running := [query for query in streams.values() if query.isActive()]:
+        for query in running:
             query.stop()
-        pytest.fail(f"the test left streams running: {running}. Stop what it starts.", pytrace=False)
+        pytest.fail(f"the test left {len(running)} streams running. Stop what it starts.", pytrace=False)
 
 
 class Node:
