@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.broker.pop_service import LAG_MAX, REVIVE_GROUP
 from penstock.runtime import Runtime
+from penstock.runtime.clock import SystemClock
 from penstock.testing import ManualClock
 from tests.unit.broker.popping import (
     GROUP,
@@ -28,6 +30,7 @@ from tests.unit.broker.popping import (
     turn,
 )
 from tests.unit.broker.running_broker import Client, run, running
+from tests.unit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -55,6 +58,31 @@ async def killed(path: Path, *arguments: str) -> AsyncIterator[Client]:
         await client.close()
 
 
+class LaterClock(SystemClock):
+    """The machine's time and some more."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__()
+        self._more_ms = seconds * 1_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._more_ms
+
+
+def later(seconds: int) -> Runtime:
+    """For a broker that starts so long after the one before it."""
+    return Runtime(clock=LaterClock(seconds))
+
+
+def saved_offset(path: Path) -> int:
+    """What the file has for queue 0; -1: nothing."""
+    file = path / "config" / "consumerOffset.json"
+    if not file.exists():
+        return -1
+    table = json.loads(file.read_bytes())["offsetTable"]
+    return int(table.get(f"T@{GROUP}", {}).get("0", -1))
+
+
 async def everything(client: Client, count: int) -> list[Popped]:
     """So many messages, and that nothing comes behind them; all of them are acknowledged."""
     found: list[Popped] = []
@@ -69,16 +97,19 @@ async def everything(client: Client, count: int) -> list[Popped]:
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I1")
 @pytest.mark.parametrize("buffer", [(), ("buffer",)])
-@pytest.mark.parametrize("pause_s", [0.0, 0.8])
-def test_killed_when_messages_are_popped(tmp_path: Path, buffer: tuple[str, ...], pause_s: float) -> None:
-    """With a pause the offsets are in their file, and the pop is not lost for that."""
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_killed_when_messages_are_popped(tmp_path: Path, buffer: tuple[str, ...], is_saved: bool) -> None:
+    """If the offsets are in their file already, the pop is not lost for that."""
 
     async def scenario() -> None:
         async with killed(tmp_path, *buffer) as client:
             bodies = await fill(client, 5)
             assert len(await take(client, invisible_ms=7_000 if buffer else 2_000, most=3)) == 3
-            await asyncio.sleep(pause_s)
-        async with running(tmp_path) as bench:
+            if is_saved and not buffer:
+                await until(lambda: saved_offset(tmp_path) == 3)
+            elif is_saved:
+                await asyncio.sleep(0.2)  # four times the interval in which offsets are saved
+        async with running(tmp_path, runtime=later(10)) as bench:
             rest = await everything(bench.client, 5)
             assert sorted(one.body for one in rest) == bodies
             if not buffer:
@@ -98,10 +129,10 @@ def test_killed_when_some_are_acknowledged_in_the_log(tmp_path: Path) -> None:
             found = await take(client, invisible_ms=2_000, most=6)
             assert (await ack(client, found[0])).code == 0
             assert (await batch_ack(client, found[1:3])).code == 0
-            later = found[3].changed(await change(client, found[3], 3_000))
-        async with running(tmp_path) as bench:
+            changed = found[3].changed(await change(client, found[3], 60_000))
+        async with running(tmp_path, runtime=later(10)) as bench:
             # What waits for its acknowledgement can still be acknowledged.
-            assert (await ack(bench.client, later)).code == 0
+            assert (await ack(bench.client, changed)).code == 0
             rest = await everything(bench.client, 2)
             assert [one.body for one in rest] == bodies[4:]
             assert {one.tries for one in rest} == {1}
@@ -120,15 +151,16 @@ def test_killed_when_acknowledged_in_memory_only(tmp_path: Path) -> None:
             bodies = await fill(client, 4)
             found = await take(client, invisible_ms=20_000, most=4)
             assert (await ack(client, found[0])).code == 0
-        async with running(tmp_path) as bench:
+        async with running(tmp_path, runtime=later(30)) as bench:
             rest = await take(bench.client)
             assert [one.body for one in rest] == bodies
         async with killed(tmp_path / "other", "buffer") as client:
             await fill(client, 4)
             found = await take(client, invisible_ms=20_000, most=4)
             assert (await batch_ack(client, found)).code == 0
-            await asyncio.sleep(0.5)  # all of it is done: the offset is committed, and nothing was written
-        async with running(tmp_path / "other") as bench:
+            # All of it is done: the offset is committed, and nothing was written.
+            await until(lambda: saved_offset(tmp_path / "other") == 4)
+        async with running(tmp_path / "other", runtime=later(30)) as bench:
             assert bench.broker.store.max_offset(REVIVE, 0) == 0
             assert await take(bench.client) == []
 

@@ -31,7 +31,7 @@ from tests.unit.broker.popping import (
     turn,
 )
 from tests.unit.broker.running_broker import Bench, Client, run, running
-from tests.unit.broker.test_pop_crash import killed
+from tests.unit.broker.test_pop_crash import killed, later
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
@@ -434,7 +434,7 @@ def test_killed_while_a_lot_is_held(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with killed(tmp_path) as client:
             await fill(client, 5)
-            first = await lot(client, most=4, invisible_ms=8_000)
+            first = await lot(client, most=4, invisible_ms=60_000)
             for one in (first[0], first[2]):
                 assert (await ack(client, one)).code == 0
         async with killed(tmp_path) as client:
@@ -442,10 +442,10 @@ def test_killed_while_a_lot_is_held(tmp_path: Path) -> None:
             assert await lot(client) == []
             assert (await ack(client, first[2])).code == ResponseCode.NO_MESSAGE
             assert (await ack(client, first[1])).code == 0
-        async with killed(tmp_path) as client:
-            again = await lot(client, wait_ms=20_000)
+        async with running(tmp_path, runtime=later(70)) as bench:
+            again = await lot(bench.client, wait_ms=20_000)
             assert offsets(again) == [3, 4]
-            assert (await batch_ack(client, again)).code == 0
-            assert await lot(client, wait_ms=300) == []
+            assert (await batch_ack(bench.client, again)).code == 0
+            assert await lot(bench.client, wait_ms=300) == []
 
     run(scenario)

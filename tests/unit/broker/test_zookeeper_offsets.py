@@ -1,6 +1,7 @@
 """A broker that keeps offsets in a real ZooKeeper too: TubeMQ's entries, and groups that go on without a disk."""
 
 import asyncio
+import functools
 import logging
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from penstock.coordinator.offsets import OffsetStorage, broker_id_of_set
+from penstock.coordinator.offsets import OffsetStorage, OffsetStorageOptions, broker_id_of_set
 from penstock.errors import MetadataUnavailableError
 from penstock.protocol.codes import RequestCode
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
@@ -232,8 +233,10 @@ def test_a_reset_during_the_writing_of_another_does_not_wait_either(
 
 @pytest.mark.fault("F11")
 def test_without_zookeeper_the_file_goes_on_and_it_catches_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    often = functools.partial(OffsetStorageOptions, commit_interval_ms=100)
+    monkeypatch.setattr("penstock.coordinator.offsets.OffsetStorageOptions", often)
     if reason := why_unavailable():
         pytest.skip(reason)
     with zookeeper_servers(tmp_path / "zookeeper") as servers:

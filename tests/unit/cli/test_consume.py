@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from penstock.testing import broker
 from tests.unit.cli.cluster_commands import Commands, lines
+from tests.unit.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -126,9 +126,8 @@ def test_following_prints_what_comes_and_leaves_in_order(run: Commands, number: 
         assert json.loads(process.stdout.readline())["body"] == "one"
         run.ok("produce", "live", text="two\n")
         assert json.loads(process.stdout.readline())["body"] == "two"
-        time.sleep(0.2)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
@@ -166,10 +165,9 @@ def test_an_interrupted_producer_says_how_far_it_came(run: Commands) -> None:
         assert process.stdin is not None
         process.stdin.write(b"one\ntwo\n")
         process.stdin.flush()
-        while len(run("consume", "cut").stdout.splitlines()) < 2 and process.poll() is None:
-            time.sleep(0.05)
+        wait_until(lambda: len(run("consume", "cut").stdout.splitlines()) >= 2 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ from penstock import Admin
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
 from tests.unit.cli.cluster_commands import Commands
+from tests.unit.waiting import wait_until
 
 
 @pytest.fixture
@@ -21,14 +21,9 @@ def run() -> Iterator[Commands]:
 
 def until_waiting(run: Commands, wanted: dict[str, int]) -> dict[str, object]:
     """The broker takes timers into its wheel a moment after they are stored."""
-    deadline = time.monotonic() + 20
-    while True:
-        told = run.json("message", "waiting")
-        if told["brokers"][0]["topics"] == wanted:
-            found: dict[str, object] = told
-            return found
-        assert time.monotonic() < deadline, told
-        time.sleep(0.05)
+    wait_until(lambda: run.json("message", "waiting")["brokers"][0]["topics"] == wanted)
+    found: dict[str, object] = run.json("message", "waiting")
+    return found
 
 
 def test_what_waits_is_counted_and_taken_back(run: Commands) -> None:
