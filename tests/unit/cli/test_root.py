@@ -1,12 +1,11 @@
 """The root of the command line: quick help, version, and the promise that every command can be imported."""
 
+import functools
 import importlib
 import json
 import os
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from penstock.cli.main import COMMANDS, root
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@functools.cache
 def imported_by(*arguments: str) -> set[str]:
     """Modules in a process after a command has run there."""
     code = (
@@ -61,8 +61,7 @@ HEAVY = (
 HEAVY_ROOMS = tuple(
     f"penstock.{room}" for room in ("broker", "nameserver", "remoting", "protocol", "runtime")
 )
-HELP_LIMIT_S = 0.150
-TRIES = 20
+HELP_MODULES_MAX = 180
 
 
 def test_there_is_every_command() -> None:
@@ -84,28 +83,9 @@ def test_help_loads_nothing_heavy(path: tuple[str, ...]) -> None:
 
 
 @EACH_COMMAND
-def test_help_answers_within_150_ms(path: tuple[str, ...]) -> None:
-    """By the clock or, on a machine that is busy with other things, by the processor time that it took; the best
-    of some tries counts."""
-    taken = []
-    for _ in range(TRIES):
-        started, used = time.perf_counter(), processor_time_of_children_s()
-        subprocess.run(
-            [sys.executable, "-m", "penstock.cli.main", *path, "--help"],
-            cwd=ROOT,
-            env=os.environ,
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        taken.append((time.perf_counter() - started, processor_time_of_children_s() - used))
-        if min(taken[-1]) < HELP_LIMIT_S:
-            return
-    raise AssertionError([f"{wall * 1000:.0f} ms, {cpu * 1000:.0f} ms of it busy" for wall, cpu in taken])
-
-
-def processor_time_of_children_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def test_help_imports_few_modules(path: tuple[str, ...]) -> None:
+    """What makes help slow is imports: some 130 modules take a tenth of a second, and asyncio alone adds 100."""
+    assert len(imported_by(*path, "--help")) < HELP_MODULES_MAX
 
 
 @EACH_COMMAND

@@ -302,7 +302,7 @@ def test_nothing_sent_is_failed_not_unknown():
             await producer.send("T", b"x")
         assert not caught.value.outcome_unknown
 
-    run(scenario)
+    run(scenario, send_timeout_ms=300)
 
 
 def test_an_answer_that_cannot_be_read_is_unknown():
@@ -684,8 +684,10 @@ def test_a_send_waits_for_room_and_gives_up_after_its_time():
         producer.send_nowait("T", b"x" * 1500).add_done_callback(lambda future: future.exception())
         with pytest.raises(BufferFullError):
             await producer.send("T", b"x" * 1500)
+        connection, request = held.pop()
+        connection.answer(request, broker.store(request))
 
-    run(scenario, buffer_bytes=2000, buffer_timeout_ms=300, retries=1)
+    run(scenario, buffer_bytes=2000, buffer_timeout_ms=300, retries=1, send_timeout_ms=60_000)
 
 
 def test_flush_sends_what_lingers_and_raises_what_nobody_was_told():

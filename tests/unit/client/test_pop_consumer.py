@@ -65,12 +65,12 @@ def test_popping_by_hand() -> None:
             with pytest.raises(ClientError, match="not waiting"):
                 consumer.ack(first)
             # In hand for longer than the time that was asked for, and still ours.
-            time.sleep(3)
+            time.sleep(2.2)
             [again] = consumer.pop(timeout_s=5)
             assert (again.body, again.tries, again.topic) == (b"1", 1, "T")
             consumer.ack(again)
             consumer.ack(third)
-            assert consumer.pop(timeout_s=1.5) == []
+            assert consumer.pop(timeout_s=0.5) == []
 
 
 def test_iterating_and_what_is_left_at_the_end() -> None:
