@@ -251,7 +251,7 @@ def test_a_message_for_later_is_stored_once_and_delivered_once(
 
     async def delivered_once(bench: Bench, first: Command) -> None:
         while not await bodies(bench, 2):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.005)
         assert answer(await send(bench.client, 1, b"later", 2, props=text)) == answer(first), (
             "it is due by now"
         )

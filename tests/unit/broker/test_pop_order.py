@@ -32,6 +32,7 @@ from tests.unit.broker.popping import (
 )
 from tests.unit.broker.running_broker import Bench, Client, run, running
 from tests.unit.broker.test_pop_crash import killed, later
+from tests.unit.waiting import turns
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
@@ -206,7 +207,8 @@ def test_who_waits_for_one_queue_is_not_tried_for_another(tmp_path: Path) -> Non
                 for queue in (1, 2)
             ]
             await held(bench, 2)
-            await asyncio.sleep(0.05)  # each is tried once more when it is held
+            await bench.client.send("other")  # each was tried once more when it was held
+            await turns()
             reader.find = watch
             await bench.client.send("T", b"new", 2)
             assert [one.body for one in popped(await waiting[1])] == [b"new"]

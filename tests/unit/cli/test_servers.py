@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -79,15 +80,12 @@ def serving(*arguments: object, environment: dict[str, str] | None = None) -> It
 
 @contextmanager
 def refusing_address() -> Iterator[str]:
-    """An address that refuses every connection: its port is bound, so that no one else gets it."""
+    """An address that refuses connections until a server that is told to listen does: its port is bound, so that
+    nobody gets it who asks for any."""
     with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def refused(*arguments: object) -> str:
@@ -143,13 +141,13 @@ def test_up_is_ready_serves_and_stops_cleanly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_ready_line_names_the_addresses(tmp_path: Path, number: int) -> None:
-    port, nameserver_port = free_port(), free_port()
-    arguments = ("--port", port, "--nameserver-port", nameserver_port, "--data", tmp_path / "d")
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d")
     with serving("up", *arguments, *SMALL) as server:
         line = server.ready["line"]
         assert line.startswith("penstock up is ready: ")
-        assert f"name server 127.0.0.1:{nameserver_port}" in line
-        assert f"broker 127.0.0.1:{port}" in line
+        addresses = dict(re.findall(r"(name server|broker) (127\.0\.0\.1:\d+)", line))
+        with Admin(addresses["name server"]) as admin:
+            assert [one.address for one in admin.cluster_status().brokers] == [addresses["broker"]]
         assert server.stop(number) == (0, "")
 
 
@@ -316,14 +314,16 @@ def test_a_node_starts_name_server_broker_and_registration_in_this_order(
         _note(monkeypatch, order, kind, method)
     monkeypatch.setattr(Registration, "start", _noting(order, "Registration.start", Registration.start))
     configuration = Configuration(["nameserver", "broker", "remoting", "tls", "store"])
-    configuration.add_pairs([f"data={tmp_path / 'd'}", "nameserver.port=0", f"broker.port={free_port()}"])
 
-    async def run() -> None:
+    async def run(address: str) -> None:
+        port = address.rpartition(":")[2]
+        configuration.add_pairs([f"data={tmp_path / 'd'}", "nameserver.port=0", f"broker.port={port}"])
         node = Node(NodeOptions.of(configuration, ("nameserver", "broker")))
         await node.start()
         await node.stop()
 
-    asyncio.run(run())
+    with refusing_address() as address:
+        asyncio.run(run(address))
     assert order == [
         "NameServer.start",
         "RemotingServer.start",

@@ -316,22 +316,28 @@ def test_a_copy_is_at_most_3_s_old_or_the_answer_says_so() -> None:
     assert (CoordinatorOptions().stale_max_ms, CoordinatorOptions().stale_wait_ms) == (3_000, 3_000)
 
     async def go() -> None:
-        async with (
-            pair(stale_max_ms=300, stale_wait_ms=300) as (one, two, ensemble),
-            brokers(1) as (broker,),
-        ):
-            await broker.join(one)
-            ensemble.stop_serving()
-            await asyncio.sleep(0.35)
-            answer = await broker.ask(two, RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="broker-a")
-            assert answer.code == 14
-            assert "ms old, over 300" in (answer.remark or "")
-            asked = asyncio.create_task(
-                broker.ask(two, RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="broker-a")
-            )
-            await asyncio.sleep(0.1)
-            ensemble.serve_again()
-            assert (await asked).code == 0, "one that comes in time is waited for"
+        for wait_ms in (300, 60_000):
+            async with (
+                pair(stale_max_ms=300, stale_wait_ms=wait_ms) as (one, two, ensemble),
+                brokers(1) as (broker,),
+            ):
+                await broker.join(one)
+                ensemble.stop_serving()
+                await asyncio.sleep(0.35)  # the copy is too old then
+                await (refused if wait_ms == 300 else answered_later)(broker, two, ensemble)
+
+    async def refused(broker: FakeBroker, two: Coordinator, ensemble: MemoryEnsemble) -> None:
+        answer = await broker.ask(two, RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="broker-a")
+        assert answer.code == 14
+        assert "ms old, over 300" in (answer.remark or "")
+
+    async def answered_later(broker: FakeBroker, two: Coordinator, ensemble: MemoryEnsemble) -> None:
+        asked = asyncio.create_task(
+            broker.ask(two, RequestCode.CONTROLLER_GET_REPLICA_INFO, brokerName="broker-a")
+        )
+        await asyncio.sleep(0.1)
+        ensemble.serve_again()
+        assert (await asked).code == 0, "one that comes in time is waited for"
 
     asyncio.run(go())
 
