@@ -19,7 +19,9 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import ProcessorTable, RemotingClient, RemotingOptions
 from penstock.runtime import Runtime
+from penstock.runtime.disk import SystemDisk
 from penstock.store import StoreOptions
+from penstock.testing.scratch_disk import ScratchDisk
 from tests.unit.waiting import until
 
 STORE = StoreOptions(
@@ -174,7 +176,7 @@ async def running(
         replace(BROKER, **options),
         store,
         path,
-        runtime=runtime or Runtime.system(),
+        runtime=without_syncs(runtime or Runtime.system()),
         remoting_options=remoting,
     )
     await broker.start()
@@ -196,6 +198,12 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await scenario()
 
     asyncio.run(limited())
+
+
+def without_syncs(runtime: Runtime) -> Runtime:
+    """Unless it has a disk of its own: its files outlive the broker, not the machine, and syncs of a busy disk take
+    longer than all the rest."""
+    return replace(runtime, disk=ScratchDisk()) if type(runtime.disk) is SystemDisk else runtime
 
 
 def polling(bench: Bench) -> LongPolling[Any]:

@@ -104,7 +104,7 @@ def test_a_flush_that_takes_too_long_is_code_10_with_the_place_of_the_message(
     tmp_path: Path, fast: bool
 ) -> None:
     async def scenario() -> None:
-        store = replace(SYNC, sync_flush_timeout_ms=200)
+        store = replace(SYNC, sync_flush_timeout_ms=500)
         async with running(tmp_path, store=store, fast=fast) as bench:
             for _ in range(2):
                 assert (await bench.client.send()).code == 0
