@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,12 +269,28 @@ def test_a_master_names_a_slave_to_whoever_is_far_behind(tmp_path: Path) -> None
 # -- ports and options ---------------------------------------------------------------------------------------
 
 
+@contextmanager
+def free_port_before_a_taken_one() -> Iterator[int]:
+    """The taken one; the one before it is bound as well, so that only a server that is told to listen gets it."""
+    while True:
+        with socket.socket() as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            number = reserved.getsockname()[1] + 1
+            try:
+                taken = socket.create_server(("127.0.0.1", number))
+            except OSError:
+                continue
+            with taken:
+                yield number
+                return
+
+
 def test_slaves_are_told_the_true_replication_port(tmp_path: Path) -> None:
     """The port after the broker's may be somebody else's; one that was asked for may not."""
 
     async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            number = taken.getsockname()[1]
+        with free_port_before_a_taken_one() as number:
             async with running(tmp_path / "habit", port=number - 1) as bench:
                 place = bench.broker._place
                 assert isinstance(place, ClassicMaster)

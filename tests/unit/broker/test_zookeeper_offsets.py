@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -264,16 +263,10 @@ def test_without_zookeeper_the_file_goes_on_and_it_catches_up(
         client.close()
 
 
-def _nobody() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 def test_nobody_answers_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = _nobody()
+    address = "127.0.0.1:1"
     monkeypatch.setattr("penstock.broker.zookeeper_offsets.CONNECT_TIMEOUT_MS", 500)
 
     async def life() -> None:
