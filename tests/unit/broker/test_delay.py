@@ -63,8 +63,6 @@ def test_a_delayed_message_comes_after_its_time_as_it_was_sent(tmp_path: Path, f
             [message] = records(await pulled(bench, 2, "a"))
             [waiting] = bench.broker.store.read(SCHEDULE_TOPIC, 0, 0)
             assert message.store_timestamp - waiting.store_timestamp >= 1_000
-            # How late depends on what else the machine does; a level that is looked at never would be later.
-            assert message.store_timestamp - waiting.store_timestamp < 30_000
             assert (message.body, message.reconsume_times, message.flag) == (b"later", 3, 7)
             assert message.born_timestamp == waiting.born_timestamp
             assert message.born_host == waiting.born_host
