@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 
 from penstock.runtime.disk import DiskUsage, SystemDisk
+from penstock.testing.reserved_port import HELD
 from penstock.testing.scratch_disk import scratch_parent
 from tests import proofs, timing
 from tests.disk_limits import NO_DISK_LIMITS
@@ -211,6 +212,8 @@ def new_since(before: tuple[set[threading.Thread], set[tuple[int, str]]]) -> lis
     threads, descriptors = (now - then for now, then in zip(open_resources(), before, strict=True))
     found = [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]
     for number, target in sorted(descriptors):
+        if number in HELD:
+            continue
         ends = socket_ends(target) if target.startswith("socket:") else None
         if ends is None:
             found.append(f"descriptor {number} -> {target}")

@@ -16,6 +16,10 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+# Descriptors of the ports that are reserved at the moment. A check for leaks leaves them out: a port lives as long as
+# its server, which may be one of the whole test run.
+HELD: set[int] = set()
+
 
 class ReservedPort:
     """One port of a loopback address, until it is released or garbage."""
@@ -25,7 +29,9 @@ class ReservedPort:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, 0))
             self.number = int(bound.getsockname()[1])
-            self._release = weakref.finalize(self, os.close, bound.detach())
+            descriptor = bound.detach()
+        HELD.add(descriptor)
+        self._release = weakref.finalize(self, _close, descriptor)
 
     def release(self) -> None:
         """Give the port back. May be called again."""
@@ -38,3 +44,8 @@ class ReservedPort:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _close(descriptor: int) -> None:
+    HELD.discard(descriptor)
+    os.close(descriptor)

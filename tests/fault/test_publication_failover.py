@@ -133,9 +133,10 @@ def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path
         epoch = found.wait(3).master_epoch
         master.kill()
         assert found.master(epoch=epoch + 1) is not master
+        wait_known(found.names.address, NAME)
         lone.kill()
         with (
-            Staging(found.names.address, retry_ms=1_000) as staging,
+            Staging(found.names.address, retry_ms=3_000) as staging,
             pytest.raises(ConnectError, match=r"'lone', which has no master.*nothing is written elsewhere"),
         ):
             staging.home(query, TOPIC)

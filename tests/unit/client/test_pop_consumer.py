@@ -52,7 +52,7 @@ def test_several_consumers_pop_every_message_once() -> None:
 def test_popping_by_hand() -> None:
     with broker() as address:
         bodies = send(address, 3)
-        with Consumer(address, group="g", delivery="pop", invisible_ms=2_000, start_from="first") as consumer:
+        with Consumer(address, group="g", delivery="pop", invisible_ms=5_000, start_from="first") as consumer:
             consumer.subscribe("T")
             found: list[ReceivedMessage] = []
             while len(found) < 3:
@@ -65,8 +65,8 @@ def test_popping_by_hand() -> None:
             with pytest.raises(ClientError, match="not waiting"):
                 consumer.ack(first)
             # In hand for longer than the time that was asked for, and still ours.
-            time.sleep(2.2)
-            [again] = consumer.pop(timeout_s=5)
+            time.sleep(5.2)
+            [again] = consumer.pop(timeout_s=10)
             assert (again.body, again.tries, again.topic) == (b"1", 1, "T")
             consumer.ack(again)
             consumer.ack(third)

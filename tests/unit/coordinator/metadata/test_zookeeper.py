@@ -144,26 +144,28 @@ def test_an_entry_that_is_not_for_us_is_an_error_that_says_so(zookeeper: ZooKeep
     other.close()
 
 
-def test_one_second_of_rest_costs_a_few_requests_only(zookeeper: ZooKeeperEnsemble) -> None:
+def test_watches_without_news_cost_no_requests(zookeeper: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = metadata_store(f"zookeeper:{zookeeper.hosts}")
+        store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=10_000)
         await store.start()
-        for number in range(20):
-            store.watch(f"/w-{number}", lambda _path: None)
-        await asyncio.sleep(0.5)
-        sent = 0
         client: Any = store._session._client  # type: ignore[attr-defined]
         call = client._call
+        sent: list[Any] = []
 
-        def count(*arguments: Any) -> Any:
-            nonlocal sent
-            sent += 1
-            return call(*arguments)
+        def note(request: Any, *arguments: Any) -> Any:
+            sent.append(request)
+            return call(request, *arguments)
 
-        client._call = count
-        await asyncio.sleep(2.1)
-        # A beat each second, and nothing for watches that have nothing to tell.
-        assert 1 <= sent <= 3
+        client._call = note
+        for number in range(20):
+            store.watch(f"/w-{number}", lambda _path: None)
+        await until(lambda: sum("/w-" in str(request) for request in sent) >= 20)
+        await store.get("/after-the-watches-are-set")
+        sent.clear()
+        await until(lambda: len(sent) >= 2)
+        # What is sent while all rests are beats, and they concern no watch.
+        assert len({type(request) for request in sent}) == 1
+        assert [request for request in sent if "/w-" in str(request)] == []
         await store.stop()
 
     asyncio.run(life())
