@@ -419,16 +419,14 @@ class Membership:
     # -- the sync-state set ----------------------------------------------------------------------------------
 
     def _about_the_set(self, event: Proposed | Altered | AlterRefused | AlterUnanswered) -> list[Instruction]:
-        if self.role is not Role.MASTER:
-            return []
         if isinstance(event, Proposed):
-            if self._is_proposing:
-                # The answer to the one before is still out, though a beat has told of its outcome. This one is never
-                # sent; whoever made it must know, or would wait for its answer for ever.
+            if self.role is not Role.MASTER or self._is_proposing:
+                # Not sent: the broker is still being promoted, or the answer to the proposal before is still out. The
+                # tracker must know, or it would wait for an answer for ever and no replica could join.
                 return [Forget(is_certain=True)]
             self._is_proposing = True
             return [Propose(self.epoch, event.members, event.set_epoch)]
-        if event.epoch != self.epoch:
+        if self.role is not Role.MASTER or event.epoch != self.epoch:
             return []
         self._is_proposing = False
         if isinstance(event, Altered):

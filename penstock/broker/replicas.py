@@ -22,6 +22,7 @@ from penstock.broker.coordinator_calls import CoordinatorCalls, Facts, SetMember
 from penstock.broker.coordinators import Coordinators
 from penstock.broker.flow_control import UnknownOutcomeError
 from penstock.broker.membership import (
+    AlterRefused,
     AskElection,
     Beat,
     CannotLead,
@@ -327,7 +328,8 @@ class Replicas:
             elif server.tracker is not None:
                 server.tracker.unanswered()
         elif isinstance(step, Propose):
-            self._ask(step, calls.alter(me, step))
+            if not self._ask(step, calls.alter(me, step)):
+                self._handle(AlterRefused(step.epoch))
         elif isinstance(step, Register):
             self._ask(step, calls.register(me))
         elif isinstance(step, AskElection):
@@ -335,15 +337,16 @@ class Replicas:
         else:
             self._ask(step, calls.beat(me, step), most=BEATS_MAX)
 
-    def _ask(self, step: Instruction, call: Coroutine[Any, Any, Event | None], *, most: int = 1) -> None:
-        """Ask the coordinator, unless the same is being asked so often already."""
+    def _ask(self, step: Instruction, call: Coroutine[Any, Any, Event | None], *, most: int = 1) -> bool:
+        """Ask the coordinator, unless the same is being asked so often already; whether it is asked."""
         asking = self._asking.setdefault(type(step), set())
         if len(asking) >= most and not self._is_stopping:
             call.close()
-            return
+            return False
         task = self._spawn(self._asked(call), type(step).__name__)
         asking.add(task)
         task.add_done_callback(asking.discard)
+        return True
 
     async def _asked(self, call: Coroutine[Any, Any, Event | None]) -> None:
         event = await call

@@ -325,8 +325,18 @@ def test_what_came_of_a_proposal_in_an_older_epoch_is_nobodys_business() -> None
     assert member.tell(Proposed(frozenset((1, 3)), 2)) != []
 
 
-def test_only_a_master_proposes() -> None:
-    assert replica(1).tell(Proposed(frozenset((1, 2)), 1)) == []
+def test_only_a_master_proposes_and_the_tracker_hears_of_it() -> None:
+    assert replica(1).tell(Proposed(frozenset((1, 2)), 1)) == [Forget(is_certain=True)]
+
+
+def test_a_proposal_during_a_promotion_is_made_again_after_it() -> None:
+    """A replica that had caught up before its master's promotion was complete never joined the in-sync set."""
+    member = replica(1)
+    member.tell(Notified(view(2, ME)))
+    assert member.core.role is Role.PROMOTING
+    assert member.tell(Proposed(frozenset((1, 2)), 1)) == [Forget(is_certain=True)]
+    member.tell(Led(2))
+    assert member.tell(Proposed(frozenset((1, 2)), 1)) == [Propose(2, frozenset((1, 2)), 1)]
 
 
 def test_a_beats_answer_says_what_the_set_is() -> None:
