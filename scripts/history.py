@@ -1,6 +1,6 @@
 """How long test files take and how often they find something. Schedules runs, and chooses the tests of `make quick`.
 
-    tests/history.json          in the repository: {"short": {FILE: seconds}, "long": {...}, "failures": {FILE: n}}
+    tests/history.json          in the repository: {"short": {FILE or TEST: s}, "long": {...}, "failures": {FILE: n}}
     build/results/times.json    the same of this clone, with seconds per test; it wins where both know a file
 
     python -m scripts.history     write what this clone knows into tests/history.json (`make times`)
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMITTED = "tests/history.json"
 LOCAL = "build/results/times.json"
 UNKNOWN_S = 3.0
+LONG_TEST_S = 5.0
 LENGTHS = ("short", "long")
 
 
@@ -31,7 +32,7 @@ def file_of(node: str) -> str:
 
 @dataclass(slots=True)
 class History:
-    """Seconds of each test by length and node id, and failures by file. Times of the repository have only files."""
+    """Seconds by length and node id, and failures by file. In the repository short tests of a file are one entry."""
 
     seconds: dict[str, dict[str, float]] = field(default_factory=lambda: {length: {} for length in LENGTHS})
     failures: dict[str, int] = field(default_factory=dict)
@@ -102,20 +103,27 @@ def keep(
     _write(root / LOCAL, local)
 
 
+def condensed(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Long tests by themselves, and the others of each file together; files that are gone are left out."""
+    found: dict[str, float] = {}
+    for node, taken in seconds.items():
+        if (ROOT / file_of(node)).exists():
+            kept_as = node if taken >= LONG_TEST_S else file_of(node)
+            found[kept_as] = found.get(kept_as, 0.0) + taken
+    return found
+
+
 def main() -> int:
-    """Write the times of files into the repository. Files that are gone are left out."""
+    """Write the times that this clone knows into the repository."""
     known = load()
-    by_file = History(
-        {
-            length: {file: s for file, s in known.of_files(length).items() if (ROOT / file).exists()}
-            for length in LENGTHS
-        },
+    kept = History(
+        {length: condensed(known.seconds[length]) for length in LENGTHS},
         {file: count for file, count in known.failures.items() if (ROOT / file).exists()},
     )
-    _write(ROOT / COMMITTED, by_file)
+    _write(ROOT / COMMITTED, kept)
     (ROOT / LOCAL).unlink(missing_ok=True)
-    total = sum(by_file.seconds["short"].values())
-    print(f"{COMMITTED}: {len(by_file.seconds['short'])} files, {total:.0f} s of tests")
+    files = kept.of_files("short")
+    print(f"{COMMITTED}: {len(files)} files, {sum(files.values()):.0f} s of tests")
     return 0
 
 

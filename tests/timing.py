@@ -1,7 +1,8 @@
 """A pytest plugin: what runs first, and how long it took.
 
 Order. Work is handed to processes in units, those that take longest first, so that no long test is left alone at the
-end. A unit is a file; a file that takes longer than UNIT_S, and whose tests share nothing, is a unit per test.
+end. A unit is a file; a file that takes longer than UNIT_S, and whose tests share nothing, is a unit per test. Only
+half of the processes start a Spark, as long as there is other work.
 
 Report. At the end: seconds per folder beside their budget (tests/budgets.toml), and the slowest tests. Seconds are
 those of all processes together. A folder over its budget is named, and fails nothing: a slow machine is no mistake.
@@ -29,6 +30,7 @@ from tests.effort import LONG
 
 BUDGETS = "tests/budgets.toml"
 UNIT_S = 10.0
+SPARK = "tests/spark/"
 SLOWEST = 20
 # A report on fewer seconds than these would be longer than what it tells of.
 REPORT_FROM_S = 60.0
@@ -76,6 +78,13 @@ class Timing:
 
             def _split_scope(self, nodeid: str) -> str:
                 return expected.unit_of(nodeid)
+
+            def _assign_work_unit(self, node: Any) -> None:
+                """Half of the processes take units that share a Spark: its first seconds are slow in each of them."""
+                takes_spark = self.nodes.index(node) < (len(self.nodes) + 1) // 2
+                fitting = (unit for unit in self.workqueue if takes_spark or not unit.startswith(SPARK))
+                self.workqueue.move_to_end(next(fitting, next(iter(self.workqueue))), last=False)
+                super()._assign_work_unit(node)
 
         config.option.loadscopereorder = False
         return LongestFirst(config, log)
