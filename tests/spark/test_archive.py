@@ -191,6 +191,17 @@ def test_a_store_directory_is_archived_and_goes_on(spark: SparkSession, node: No
     assert archive(topic, str(root), **settings).rows == 0
 
 
+def test_a_store_directory_is_archived_while_another_session_is_active(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    """Spark looks for Python sinks in the active session of the thread, not in that of the rows."""
+    topic = node.topic("offline", 1)
+    send(node, topic, bodies(5), 1)
+    with active(spark.newSession()):
+        done = archive(topic, str(tmp_path / "archive"), spark=spark, store=str(node.directory))
+    assert done.rows == 5
+
+
 def test_one_archiver_in_a_directory(spark: SparkSession, node: Node, tmp_path: Path) -> None:
     lock = ParquetTree(tmp_path / "archive").own("archive.lock", "archiving to")
     with pytest.raises(StoreLockedError, match="archiving to"):

@@ -208,9 +208,10 @@ class _Archiving:
         lock = self._tree.own(ARCHIVE_LOCK, "archiving to")
         try:
             self._spark.dataSource.register(ArchiveSink)
-            batches, rows, seconds, restarts = self._store() if self._job.store else self._stream()
-            if self._job.merge and not self._stop.is_asked:
-                self._merge(least=MERGE_LEAST)
+            with active(self._spark):
+                batches, rows, seconds, restarts = self._store() if self._job.store else self._stream()
+                if self._job.merge and not self._stop.is_asked:
+                    self._merge(least=MERGE_LEAST)
             return self._result(batches, rows, seconds, restarts)
         finally:
             lock.release()
