@@ -13,6 +13,13 @@ from penstock.spark.reasons import reason_of
 from penstock.spark.schema import COLUMNS, message_schema
 
 
+@pytest.fixture(autouse=True)
+def expressions_are_compiled(spark, session_as_it_was) -> None:
+    """As in production: packs are taken apart by expressions that Spark compiles."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+
+
 @pytest.fixture(scope="module")
 def topic(node) -> str:
     """Bodies of 0 to 5 kB, packed ones among them, with and without tags, keys and properties."""

@@ -246,12 +246,15 @@ def test_a_pipeline_that_is_interrupted_and_terminated_writes_each_row_once(
         begun += sum(event["rows"] for event in batches)
         assert (last["event"], last["query"], last["rows"]) == ("stopped", "copies", begun)
         assert last["restarts"] == 0
+        # A batch that was published when the signal came, and not committed, is in no report. The next run begins
+        # with it, and the broker answers that it is there.
         done += begun
-        assert len(copies(node, target)) == done < len(rows), "it stopped on the way, after whole batches"
+        stored = len(copies(node, target))
+        assert done <= stored < len(rows), "it stopped on the way"
         assert not (tmp_path / "state" / "running").exists()
         rows += sent(node, source, len(rows))
     file.write_text(FILE.format(**where, max_rows=MESSAGES))
-    assert run_pipeline(file, spark=spark, once=True).rows == len(rows) - done
+    assert len(rows) - stored <= run_pipeline(file, spark=spark, once=True).rows <= len(rows) - done
     assert copies(node, target) == sorted(
         (body, ["k" + body.decode()], str(queue_id)) for queue_id, _, body in rows
     )
