@@ -1,30 +1,24 @@
 """Servers and client drivers, shared by all tests of a session and run one server at a time.
 
-All tests of a server run together, those with the real RocketMQ first: they show that the tests themselves are right. Of
-each server's tests the cross-check comes first, on fresh data.
+All tests of a server run together, those with the real RocketMQ first: they show that the tests themselves are right.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
-from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools
 from tests.interop.wire import rocketmq_server
 from tests.interop.wire.driver import Driver
 from tests.interop.wire.peer import Peer, Server
-from tests.interop.wire.penstock_server import Penstock
-from tests.interop.wire.rocketmq_server import RocketMQ
+from tests.interop.wire.servers import SERVERS, or_skip, started
 
-T = TypeVar("T")
 JAVA_CLIENTS = [f"java-{version}" for version in VERSIONS]
-SERVERS: dict[str, Callable[[Path], Server]] = {"rocketmq": RocketMQ, "penstock": Penstock}
 
 
 @pytest.hookimpl(trylast=True)
@@ -53,27 +47,15 @@ def _tells_nothing_new(parameters: dict[str, object]) -> bool:
     )
 
 
-def _turn(item: pytest.Item) -> tuple[int, bool, str]:
+def _turn(item: pytest.Item) -> tuple[int, str]:
     names = list(SERVERS)
     server = str(_parameters(item).get("server", names[-1]))
-    return names.index(server), "cross_check" not in item.path.name, item.path.name
-
-
-def _or_skip(prepare: Callable[[], T], missing: str | None) -> T:
-    """What needs a registry, or a skip that says why it could not be had."""
-    if missing is not None:
-        pytest.skip(missing)
-    try:
-        return prepare()
-    except RegistryOutOfReach as unreachable:
-        pytest.skip(str(unreachable))
+    return names.index(server), item.path.name
 
 
 @pytest.fixture(scope="session", params=list(SERVERS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp(request.param)
-    needs_java = request.param == "rocketmq"
-    running = _or_skip(lambda: SERVERS[request.param](directory), missing_tools() if needs_java else None)
+    running = started(request.param, tmp_path_factory.mktemp(request.param))
     yield running
     running.stop()
 
@@ -94,10 +76,10 @@ class Drivers:
         """A process of the test's own, which the test ends."""
         directory = self._tmp_path_factory.mktemp(name)
         if name == GO_CLIENT:
-            command = [str(_or_skip(prepare_driver, missing_go()))]
+            command = [str(or_skip(prepare_driver, missing_go()))]
         else:
             version = name.removeprefix("java-")
-            command = _or_skip(lambda: rocketmq_server.client_command(version, directory), missing_tools())
+            command = or_skip(lambda: rocketmq_server.client_command(version, directory), missing_tools())
         return Driver(name, command, directory)
 
     def stop(self) -> None:

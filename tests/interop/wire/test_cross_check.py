@@ -1,6 +1,6 @@
 """The same scripted session with RocketMQ and with Penstock: every answer is compared field by field.
 
-Both run it first of all tests, on fresh data. RocketMQ's answers are kept in the cache, so that Penstock alone can be
+Both run it on fresh data. RocketMQ's answers are kept in the cache, so that Penstock alone can be
 compared again while one works on it; they are used only while the scripts are the same.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ from tests.interop.wire import crosscheck, frames, session_admin, session_broker
 from tests.interop.wire.crosscheck import Recorder, Transcript
 from tests.interop.wire.differences import judge, read_rows
 from tests.interop.wire.peer import Server
+from tests.interop.wire.servers import SERVERS, started
+
+
+@pytest.fixture(params=list(SERVERS))
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """Without data, whatever other tests left in the server that they share."""
+    running = started(request.param, tmp_path)
+    yield running
+    running.stop()
+
 
 _SCRIPTS = (crosscheck, frames, session_admin, session_broker, session_nameserver)
 

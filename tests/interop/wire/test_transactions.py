@@ -11,11 +11,12 @@ import pytest
 
 import penstock
 from tests.interop.java_release import missing_tools
-from tests.interop.wire.conftest import JAVA_CLIENTS, Drivers, _or_skip
+from tests.interop.wire.conftest import JAVA_CLIENTS, Drivers
 from tests.interop.wire.frames import Wire
 from tests.interop.wire.peer import Peer, Server, bodies, eventually
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import RocketMQ
+from tests.interop.wire.servers import or_skip
 from tests.interop.wire.test_go_client import make_group, make_topic
 
 # A Java broker's directory has its file sizes; Penstock is told of them.
@@ -203,7 +204,7 @@ def take_over(peer: Peer, topic: str, group: str) -> None:
 def test_penstock_goes_on_with_open_transactions_of_a_java_broker(
     tmp_path: Path, drivers: Drivers, java_peers: list[Peer]
 ) -> None:
-    java = _or_skip(lambda: RocketMQ(_made(tmp_path / "java")), missing_tools())
+    java = or_skip(lambda: RocketMQ(_made(tmp_path / "java")), missing_tools())
     group = Peer.fresh("transactors")
     try:
         java_peers.append(Peer(drivers.get(JAVA_CLIENTS[0]), java))
@@ -236,7 +237,7 @@ def test_a_java_broker_goes_on_with_open_transactions_of_penstock(
     finally:
         server.stop()
     shutil.copytree(tmp_path / "penstock" / "broker", _made(tmp_path / "java") / "store")
-    java = _or_skip(lambda: RocketMQ(tmp_path / "java"), missing_tools())
+    java = or_skip(lambda: RocketMQ(tmp_path / "java"), missing_tools())
     try:
         java_peers.append(Peer(drivers.get(JAVA_CLIENTS[0]), java))
         take_over(java_peers[1], topic, group)
