@@ -208,10 +208,9 @@ class _Archiving:
         lock = self._tree.own(ARCHIVE_LOCK, "archiving to")
         try:
             self._spark.dataSource.register(ArchiveSink)
-            with active(self._spark):
-                batches, rows, seconds, restarts = self._store() if self._job.store else self._stream()
-                if self._job.merge and not self._stop.is_asked:
-                    self._merge(least=MERGE_LEAST)
+            batches, rows, seconds, restarts = self._store() if self._job.store else self._stream()
+            if self._job.merge and not self._stop.is_asked:
+                self._merge(least=MERGE_LEAST)
             return self._result(batches, rows, seconds, restarts)
         finally:
             lock.release()
@@ -361,7 +360,8 @@ class _Archiving:
             "endingPosition": json.dumps(sorted_offsets(stops)),
         }
         frame = messages_reader(self._spark).options(**options).load(str(Path(self._job.store).absolute()))
-        frame.write.format(FORMAT).mode("append").options(**self._job.sink()).save()
+        with active(self._spark):  # where the sink is registered; another session may have been used last
+            frame.write.format(FORMAT).mode("append").options(**self._job.sink()).save()
 
     # -- small files -----------------------------------------------------------------------------------------
 

@@ -327,6 +327,23 @@ def test_write_atomically_at_every_step(
 
 @pytest.mark.fault("F4")
 @pytest.mark.fault("F8")
+def test_a_sync_reaches_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else would notice a sync that is left out: only a power loss tells."""
+    synced: list[str] = []
+    real = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    file = SystemDisk().open(tmp_path / "a", create=True)
+    file.pwrite(b"x", 0)
+    file.sync()
+    file.close()
+    assert synced == [str(tmp_path / "a")]
+
+
 @pytest.mark.parametrize("op", ["open", "truncate", "pwrite", "sync", "rename", "sync_dir"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_write_atomically_reports_each_failure_and_keeps_a_whole_file(
