@@ -61,9 +61,22 @@ def test_all_of_it_passes(tmp_path: Path) -> None:
 
 
 def test_the_first_that_fails_ends_it(tmp_path: Path) -> None:
-    status, report = Run(tmp_path, test="exit 3").end()
+    status, report = Run(tmp_path, check="exit 3").end()
     assert (status, report[0]) == (2, "== .ci/run: FAILED (exit 2)"), "make's own status"
-    assert [(line.split()[1], line.split()[-1]) for line in report[1:]] == [("check", "ok"), ("test", "2")]
+    assert [(line.split()[1], line.split()[-1]) for line in report[1:]] == [("check", "2")]
+
+
+@pytest.mark.parametrize(("again", "status"), [("exit 3", 2), ("true", 0)])
+def test_failed_tests_are_run_alone_and_reported(tmp_path: Path, again: str, status: int) -> None:
+    found, report = Run(tmp_path, **{"test": "exit 3", "test-failed": again, "test-pure": "true"}).end()
+    assert found == status
+    steps = [(line.split()[1], line.split()[-1]) for line in report[1:]]
+    assert steps[:2] == [("check", "ok"), ("test", "2")]
+    assert steps[2:] == (
+        [("test-failed", "2")]
+        if status
+        else [(step, "ok") for step in ("test-failed", "test-pure", "interop-core", "slice-in-time")]
+    )
 
 
 @pytest.mark.parametrize(
