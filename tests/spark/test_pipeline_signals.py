@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,11 @@ class Command:
         code = self.process.wait(120)
         told = self.log.read_text()
         assert code == 0, told
-        assert "Traceback" not in told
+        # Spark's own server for accumulators prints a trace when its JVM ends in the middle of an update.
+        ours = re.sub(
+            r"-{40}\nException occurred during processing of request.*?-{40}\n", "", told, flags=re.S
+        )
+        assert "Traceback" not in ours, told
         assert "Error" not in told
         assert list(self.temporary.glob("penstock-spark-*")) == []
         return said
