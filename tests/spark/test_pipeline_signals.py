@@ -72,7 +72,7 @@ class Command:
             r"-{40}\nException occurred during processing of request.*?-{40}\n", "", told, flags=re.S
         )
         assert "Traceback" not in ours, told
-        assert "Error" not in told
+        assert "Error" not in ours, told
         assert list(self.temporary.glob("penstock-spark-*")) == []
         return said
 
