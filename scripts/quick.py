@@ -58,7 +58,10 @@ def git(*arguments: str) -> str:
 
 def changed_files(base: str) -> list[str]:
     """Files that differ from where this branch left `base`, and files that git does not know yet."""
-    start = git("merge-base", base, "HEAD").strip()
+    try:
+        start = git("merge-base", base, "HEAD").strip()
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"git knows no revision {base!r} here: {error.stderr.strip()}") from None
     differing = git("diff", "--name-only", start).splitlines()
     return sorted({*differing, *git("ls-files", "--others", "--exclude-standard").splitlines()})
 
@@ -75,7 +78,8 @@ def files_of_room(room: str) -> list[str]:
     place = ROOT / "penstock" / room.removeprefix("penstock.").replace(".", "/")
     found = [*place.rglob("*.py")] if place.is_dir() else [*place.parent.glob(f"{place.name}.py")]
     if not found:
-        rooms = sorted(path.stem for path in (ROOT / "penstock").iterdir() if path.stem.isidentifier())
+        names = {path.name.removesuffix(".py") for path in (ROOT / "penstock").iterdir()}
+        rooms = sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
         raise SystemExit(f"there is no package penstock/{room}; there are {', '.join(rooms)}")
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 

@@ -6,18 +6,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.interop.access_server import GuardedServer, access_driver, admin_driver
 from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
-from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools
 from tests.interop.wire.driver import Driver, DriverError
+from tests.interop.wire.servers import or_skip
 from tests.unit.remoting.test_tls import make_certificate
 
-T = TypeVar("T")
 pytestmark = [pytest.mark.interop]
 SECRET = "app-secret-do-not-tell"
 ADMIN_SECRET = "admin-secret-do-not-tell"
@@ -49,15 +47,6 @@ groups = ["billing"]
 secret = "{ADMIN_SECRET}"
 roles = ["admin"]
 """
-
-
-def or_skip(prepare: Callable[[], T], missing: str | None) -> T:
-    if missing is not None:
-        pytest.skip(missing)
-    try:
-        return prepare()
-    except RegistryOutOfReach as unreachable:
-        pytest.skip(str(unreachable))
 
 
 # Each release with the file of its own kind.

@@ -75,6 +75,11 @@ def test_a_package_that_is_not_there_is_an_error_that_names_those_that_are() -> 
     assert quick.files_of_room("store.segment") == ["penstock/store/segment.py"]
 
 
+def test_a_revision_that_is_not_there_is_an_error_without_a_traceback() -> None:
+    with pytest.raises(SystemExit, match="no revision 'nosuch'"):
+        quick.changed_files("nosuch")
+
+
 def test_a_test_imports_what_its_helpers_import() -> None:
     file = "tests/fault/test_crash_kill.py"
     assert "tests.fault.store_checks" in imports.direct(file)
