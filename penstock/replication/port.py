@@ -49,6 +49,10 @@ class ReplicaLog(Protocol):
     def stored_offset(self) -> int:
         """How far this node vouches for it."""
 
+    @property
+    def confirmed_offset(self) -> int:
+        """Up to where records were confirmed by the set, as far as this log remembers."""
+
     def append_replica(self, data: memoryview, position: int) -> None:
         """Put the bytes at the end of the log, which is `position` unless the log is empty."""
 

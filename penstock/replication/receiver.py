@@ -238,6 +238,8 @@ class EpochReceiver(Receiver):
         local = tuple(entry for entry in self._epochs.entries if entry[1] < end)
         if end > self._log.min_offset:
             point = common_point(local, end, reply.epochs, reply.max_offset)
+            if point is None and self._is_unconfirmed(reply):
+                point = self._log.min_offset
             if point is None:
                 self._close(
                     "this log shares no epoch with the master's "
@@ -254,6 +256,15 @@ class EpochReceiver(Receiver):
             self._epochs.truncate(0)  # nothing of theirs is left
         steps.append(Following(self.epoch))
         self._report(now_ms, steps)
+
+    def _is_unconfirmed(self, reply: HandshakeReply) -> bool:
+        """Whether no byte of this log was ever confirmed, and the master's log begins where this one does.
+
+        So it is with the first master of a set that stopped before any replica had a byte of it: the set has no epoch
+        in common with it, and nothing in this log was acknowledged as replicated.
+        """
+        begin = self._log.min_offset
+        return self._log.confirmed_offset <= begin and bool(reply.epochs) and reply.epochs[0][1] == begin
 
     # -- following -------------------------------------------------------------------------------------------
 

@@ -28,6 +28,10 @@ class StoreLog:
         return self._flusher.flushed_offset if self.is_sync else self._log.max_offset
 
     @property
+    def confirmed_offset(self) -> int:
+        return self._store.dispatch.offset
+
+    @property
     def segment_size(self) -> int:
         return self._log.segment_size
 

@@ -29,6 +29,8 @@ from penstock.testing.reserved_port import ReservedPort
 _JARS = ("zookeeper-3", "zookeeper-jute-", "slf4j-api-", "metrics-core-", "snappy-java-")
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # A young JVM that lives for seconds: little heap, no optimising compiler.
+# Above twenty ticks, which is what servers grant unless told.
+SESSION_MS_MAX = 60_000
 _JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READY_TIMEOUT_S = 90.0
 
@@ -59,7 +61,7 @@ class ZooKeeperServer:
         self._config.write_text(
             f"tickTime={tick_ms}\ndataDir={data}\nclientPortAddress=127.0.0.1\nclientPort={port}\n"
             "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=ruok,srvr,mntr\n"
-            f"initLimit=20\nsyncLimit=5\n{members}",
+            f"initLimit=20\nsyncLimit=5\nmaxSessionTimeout={SESSION_MS_MAX}\n{members}",
             encoding="utf-8",
         )
 

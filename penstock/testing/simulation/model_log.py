@@ -43,6 +43,10 @@ class ModelLog:
         end = self.stored_offset if self.bounded_at is None else min(self.stored_offset, self.bounded_at)
         return end - end % RECORD
 
+    @property
+    def confirmed_offset(self) -> int:
+        return self.visible_offset
+
     def record(self, position: int) -> bytes:
         return bytes(self.data[position : position + RECORD])
 

@@ -32,6 +32,8 @@ class MemoryLog:
         self.bounds: list[int] = []
         self.cuts: list[int] = []
         self.full_at: int | None = None
+        # None: all of it.
+        self.confirmed: int | None = None
 
     @property
     def min_offset(self) -> int:
@@ -44,6 +46,10 @@ class MemoryLog:
     @property
     def stored_offset(self) -> int:
         return self.max_offset if self.flushed is None else self.flushed
+
+    @property
+    def confirmed_offset(self) -> int:
+        return self.max_offset if self.confirmed is None else self.confirmed
 
     def append(self, data: bytes) -> None:
         self.data += data

@@ -257,6 +257,27 @@ def test_a_replica_of_another_history_is_left_alone(tmp_path: Path, caplog: pyte
     asyncio.run(scene())
 
 
+@BOTH_MODES
+@pytest.mark.invariant("I12")
+def test_first_master_that_replicated_nothing_rejoins_the_set(tmp_path: Path, mode: FlushMode) -> None:
+    """Nothing that it wrote was confirmed, so it discards that and follows the next master."""
+
+    async def scene() -> None:
+        one, two = await nodes(tmp_path, mode=mode)
+        await two.lead(1, {1, 2})
+        two.append(0, 3)
+        await one.lead(2)
+        one.append(10, 5)
+        await two.follow(one.address, 2)
+        await until(lambda: in_sync(one, 1, 2))
+        await until(lambda: equal(one, two))
+        assert log_bytes(two.store) == log_bytes(one.store)
+        assert two.epochs.entries == ((2, 0),)
+        await stop(two, one)
+
+    asyncio.run(scene())
+
+
 @pytest.mark.invariant("I1")
 def test_side_tables_reach_every_member_in_order(tmp_path: Path) -> None:
     async def scene() -> None:

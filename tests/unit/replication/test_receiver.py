@@ -226,6 +226,22 @@ def test_a_log_that_shares_nothing_is_left_alone_and_says_so() -> None:
     )
 
 
+@pytest.mark.invariant("I12")
+def test_unconfirmed_log_of_a_first_master_is_discarded() -> None:
+    """It stopped before any replica had a byte; the next master's log begins at the same place."""
+    log, epochs = MemoryLog(bytes(80)), MemoryEpochs((1, 0))
+    log.confirmed = 0
+    steps = got(follower(log, epochs), encode_handshake_reply(100, 2, [(2, 0)]))
+    assert sent(steps) == encode_epoch_report(0)
+    assert log.cuts == [0]
+    assert epochs.entries == ()
+    # The master has lost the beginning of its log, or never had it: what is here may be all there is.
+    log, epochs = MemoryLog(bytes(80)), MemoryEpochs((1, 0))
+    log.confirmed = 0
+    assert "shares no epoch" in closed(got(follower(log, epochs), encode_handshake_reply(640, 2, [(2, 64)])))
+    assert log.cuts == []
+
+
 @pytest.mark.invariant("I6")
 @pytest.mark.fault("F12")
 def test_a_master_of_an_older_epoch_gets_no_acknowledgement_and_is_told() -> None:
