@@ -26,6 +26,9 @@ BASE ?=
 # More options for pytest: make test ARGS='-k recovery -x'
 ARGS ?=
 
+# Tests start hundreds of Python processes: each would compile everything anew where the environment forbids bytecode files.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST = $(PY) -m pytest -n $(JOBS)
@@ -39,6 +42,7 @@ DEPS_STAMP := $(VENV)/.stamp-dependencies
 HOT_STAMP := $(VENV)/.stamp-hot-$(HOT_FORM)
 JAVA_STAMP := $(VENV)/.stamp-java
 SPARK_STAMP := $(VENV)/.stamp-spark
+BYTECODE_STAMP := $(VENV)/.stamp-bytecode
 
 MYPY_EXTRA := $(wildcard benchmarks)
 
@@ -55,7 +59,7 @@ demo: setup ## Show what Penstock does, with figures: about two minutes, everyth
 	@$(PY) -m penstock.cli.main demo --dir build/demo
 
 .PHONY: test
-test: setup ## Run the tests, compiled; then those of the hot modules again, uncompiled
+test: setup $(BYTECODE_STAMP) ## Run the tests, compiled; then those of the hot modules again, uncompiled
 	@echo '== tests, hot modules compiled'
 	@env -u PENSTOCK_PURE PENSTOCK_EXPECT=compiled $(PYTEST) tests --ignore=tests/interop $(ARGS)
 	@$(MAKE) --no-print-directory test-pure
@@ -66,12 +70,12 @@ test-failed: setup ## Run the tests that failed last, one after the other
 	@PENSTOCK_EXPECT=compiled $(PY) -m pytest -n 0 --last-failed --last-failed-no-failures none tests --ignore=tests/interop $(ARGS)
 
 .PHONY: test-pure
-test-pure: $(DEPS_STAMP) ## Run the tests of the hot modules, golden bytes and corpora, uncompiled
+test-pure: $(DEPS_STAMP) $(BYTECODE_STAMP) ## Run the tests of the hot modules, golden bytes and corpora, uncompiled
 	@echo '== tests of the hot modules, uncompiled'
 	@PENSTOCK_PURE=1 PENSTOCK_EXPECT=pure $(PYTEST) $$($(PY) -m scripts.uncompiled) $(ARGS)
 
 .PHONY: quick
-quick: setup ## Run the tests nearest to your change, in two minutes: ROOM=store, BASE=main
+quick: setup $(BYTECODE_STAMP) ## Run the tests nearest to your change, in two minutes: ROOM=store, BASE=main
 	@PENSTOCK_EXPECT=compiled $(PY) -m scripts.quick --jobs $(JOBS) $(if $(ROOM),--room $(ROOM)) $(if $(BASE),--base $(BASE)) $(if $(ARGS),-- $(ARGS))
 
 .PHONY: soak
@@ -158,6 +162,14 @@ hooks: $(DEPS_STAMP) ## Install the pre-commit hooks into this clone
 
 .PHONY: setup
 setup: $(DEPS_STAMP) $(HOT_STAMP) $(JAVA_STAMP) $(SPARK_STAMP) ## Make .venv, install dependencies, compile the hot modules
+
+# The first collection compiles each test file, which takes three times as long as the collection itself. Done here once,
+# a share of the files for each core, and not by every test process at the same time.
+$(BYTECODE_STAMP): $(DEPS_STAMP)
+	@echo '== bytecode of the tests'
+	@find tests -name 'test_*.py' -not -path 'tests/interop/*' | sort \
+	    | xargs -P $(CORES) -n 160 $(PY) -m pytest -n 0 -p no:cacheprovider --collect-only -q > /dev/null || true
+	@touch $@
 
 .PHONY: clean
 clean: ## Remove everything that make made
