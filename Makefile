@@ -65,10 +65,6 @@ test: setup $(BYTECODE_STAMP) ## Run the tests, compiled; then those of the hot 
 	@$(MAKE) --no-print-directory test-pure
 	@$(PY) -m scripts.seed_lines compiled pure
 
-.PHONY: test-failed
-test-failed: setup ## Run the tests that failed last, one after the other
-	@PENSTOCK_EXPECT=compiled $(PY) -m pytest -n 0 --last-failed --last-failed-no-failures none tests --ignore=tests/interop $(ARGS)
-
 .PHONY: test-pure
 test-pure: $(DEPS_STAMP) $(BYTECODE_STAMP) ## Run the tests of the hot modules, golden bytes and corpora, uncompiled
 	@echo '== tests of the hot modules, uncompiled'

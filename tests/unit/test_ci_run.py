@@ -66,17 +66,10 @@ def test_the_first_that_fails_ends_it(tmp_path: Path) -> None:
     assert [(line.split()[1], line.split()[-1]) for line in report[1:]] == [("check", "2")]
 
 
-@pytest.mark.parametrize(("again", "status"), [("exit 3", 2), ("true", 0)])
-def test_failed_tests_are_run_alone_and_reported(tmp_path: Path, again: str, status: int) -> None:
-    found, report = Run(tmp_path, **{"test": "exit 3", "test-failed": again, "test-pure": "true"}).end()
-    assert found == status
-    steps = [(line.split()[1], line.split()[-1]) for line in report[1:]]
-    assert steps[:2] == [("check", "ok"), ("test", "2")]
-    assert steps[2:] == (
-        [("test-failed", "2")]
-        if status
-        else [(step, "ok") for step in ("test-failed", "test-pure", "interop-core", "slice-in-time")]
-    )
+def test_failed_tests_fail_the_run(tmp_path: Path) -> None:
+    status, report = Run(tmp_path, test="exit 3").end()
+    assert status == 2
+    assert [(line.split()[1], line.split()[-1]) for line in report[1:]] == [("check", "ok"), ("test", "2")]
 
 
 @pytest.mark.parametrize(

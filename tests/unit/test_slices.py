@@ -35,6 +35,50 @@ def test_the_counter_goes_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (slices.number(), counter.read_text()) == (0, "10\n")
 
 
+FLAKY = """
+import pytest
+
+@pytest.mark.long
+def test_steady():
+    assert {steady}
+
+@pytest.mark.long
+def test_flaky():
+    assert {flaky}
+"""
+
+
+@pytest.mark.parametrize(
+    ("steady", "flaky", "status", "outcome"),
+    [(True, False, 0, "FAILED"), (True, True, 0, "passed"), (False, True, 1, "passed")],
+)
+def test_a_reported_test_runs_and_does_not_fail_its_slice(
+    steady: bool,
+    flaky: bool,
+    status: int,
+    outcome: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long\n")
+    (tmp_path / "test_one.py").write_text(FLAKY.format(steady=steady, flaky=flaky))
+    settings = tmp_path / "slices.toml"
+    settings.write_text('reported = ["test_one.py::test_flaky"]\n')
+    monkeypatch.setattr(slices, "ROOT", tmp_path)
+    monkeypatch.setattr(slices, "SETTINGS", settings)
+    assert slices.run(slices.Slice(long=["test_one.py"]), jobs=0, until=None) == status
+    assert f"reported, without deciding: {outcome}: test_one.py::test_flaky" in capfd.readouterr().out
+
+
+def test_at_most_five_tests_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "slices.toml"
+    settings.write_text(f"reported = {['test_one.py::test_a'] * 6}\n")
+    monkeypatch.setattr(slices, "SETTINGS", settings)
+    with pytest.raises(SystemExit, match="6 reported tests, at most 5"):
+        slices.reported()
+
+
 def test_arguments_behind_two_dashes_are_those_of_pytest() -> None:
     assert soak.split(["--minutes", "3", "--", "-k", "kill or crash"]) == (
         ["--minutes", "3"],
