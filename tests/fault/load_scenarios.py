@@ -12,7 +12,7 @@ from tests.fault.client_load import AUDIT, WORKERS, Load
 from tests.fault.history_checks import Figures, check_history, percentiles
 from tests.fault.operation_history import History
 from tests.fault.server_processes import ServerProcess
-from tests.fault.waiting import until
+from tests.fault.waiting import until, until_done
 
 TOPIC, QUEUES = "orders", 4
 
@@ -25,9 +25,10 @@ def new_history(name_servers: str) -> History:
 
 
 def queue_ends(name_servers: str) -> dict[int, int]:
-    """How many messages each queue has."""
+    """How many messages each queue has. A name server that was killed may not have the topic's route yet."""
     with penstock.Admin(name_servers) as admin:
-        return {item.queue.queue_id: item.max_offset for item in admin.describe_topic(TOPIC).queues}
+        queues = until_done(lambda: admin.describe_topic(TOPIC)).queues
+        return {item.queue.queue_id: item.max_offset for item in queues}
 
 
 def committed_offsets(name_servers: str, group: str) -> dict[int, int]:
