@@ -20,7 +20,7 @@ from pathlib import Path
 
 import penstock
 from penstock.client.results import SendResult
-from tests.fault.server_processes import cluster
+from tests.support.server_processes import cluster
 
 TOPIC = "timed"
 BODY = b"x" * 256

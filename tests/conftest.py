@@ -107,7 +107,7 @@ def first_uvloop() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> None:
     """The server that processes are forked off begins before the first test, if any test may need it."""
-    forked_process = sys.modules.get("tests.fault.forked_process")
+    forked_process = sys.modules.get("tests.support.forked_process")
     if forked_process is not None:
         forked_process.begin()
 

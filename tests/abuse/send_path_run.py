@@ -27,8 +27,8 @@ from penstock.testing import ManualClock
 from penstock.testing.scratch_disk import scratch_parent
 from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import Mutator
-from tests.fault.store_checks import small_options
-from tests.unit.store.test_send_path import BINARY, HEAD, SUFFIX
+from tests.support.send_frames import BINARY, HEAD, SUFFIX
+from tests.support.store_checks import small_options
 
 SENDS = tuple(request for request in BROKER_REQUESTS if request.code in (10, 310, 320))
 BODY_MAX = 1 << 16

@@ -17,7 +17,7 @@ from penstock.filters import (
     compile_expression,
 )
 from penstock.protocol.codes import RequestCode
-from tests.unit.broker.running_broker import run, running
+from tests.support.running_broker import run, running
 
 pytestmark = pytest.mark.abuse("A17")
 BIG = EXPRESSION_SIZE_MAX

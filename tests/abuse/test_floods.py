@@ -21,10 +21,11 @@ from penstock.protocol.command import Command
 from tests.abuse.corpus import properties
 from tests.abuse.healthy import HealthyPair
 from tests.abuse.observed import Facts, Observed
-from tests.abuse.raw import RawPeer, until
 from tests.abuse.test_mutated_frames import assert_quiet, unaffected
 from tests.abuse.test_slow_readers import pull
-from tests.unit.broker.running_broker import send_fields
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import send_fields
+from tests.waiting import until
 
 MIB = 1 << 20
 # For the server to let go of everything, however busy the machine is.
@@ -143,7 +144,7 @@ async def codes_of(peer: RawPeer, count: int, was_asked: asyncio.Event | None = 
 @pytest.mark.abuse("A14")
 def test_connections(arena: Arena) -> None:
     async def flood(many: list[RawPeer]) -> None:
-        await until(lambda: arena.server.facts().sockets <= 400 + arena.base.sockets, PATIENCE_S)
+        await until(lambda: arena.server.facts().sockets <= 400 + arena.base.sockets)
 
     arena.endure(flood, 700)
 

@@ -27,7 +27,7 @@ from penstock.protocol.headers import (
 )
 from penstock.remoting import RemotingClient
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.security.guarded import ADMIN, APP, caller, guarded, run
+from tests.support.guarded import ADMIN, APP, caller, guarded, run
 
 BORN = 1_700_000_000_000
 BODY_AT = 88  # of a record with IPv4 addresses

@@ -21,9 +21,9 @@ import pytest
 from penstock.protocol.command import Command, encode_frame
 from tests.abuse.corpus import BATCH, BROKER_REQUESTS, NAME_SERVER_REQUESTS
 from tests.abuse.mutation import BOMB
-from tests.abuse.raw import RawPeer
-from tests.unit.broker.running_broker import running
-from tests.unit.nameserver.wire import name_server
+from tests.support.nameserver_wire import name_server
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import running
 
 QUESTIONS = {
     "broker": Command(30, {"topic": "T", "queueId": "0"}),

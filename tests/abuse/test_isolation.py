@@ -14,9 +14,9 @@ import pytest
 
 from penstock.message import StoredMessage
 from penstock.protocol.command import Command
-from tests.abuse.raw import RawPeer
 from tests.abuse.test_slow_readers import pull as pull_of
-from tests.unit.broker.running_broker import Bench, batch_item, properties, records, run, running, send_fields
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
 
 TOPICS = ("alpha", "beta", "gamma", "delta", "epsilon")
 ROUNDS = 25

@@ -22,7 +22,7 @@ from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.abuse.limits import limit
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     STORE,
     Bench,
     batch_item,
@@ -32,6 +32,7 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
+from tests.waiting import until
 
 Test = Callable[[Bench], Awaitable[None]]
 
@@ -44,12 +45,6 @@ def with_broker(path: Path, test: Test, **options: object) -> None:
             assert (await bench.client.send()).code == 0, "who was there before goes on"
 
     run(scenario)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what the broker does by itself; `run` has the limit."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 def topic(name: str, queues: int = 1) -> dict[str, str]:

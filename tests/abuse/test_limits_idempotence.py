@@ -10,8 +10,8 @@ from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.abuse.limits import limit
 from tests.abuse.test_limits_broker import with_broker
-from tests.unit.broker.running_broker import Bench
-from tests.unit.broker.test_idempotence import bodies, send, send_batch
+from tests.support.idempotent_sends import bodies, send, send_batch
+from tests.support.running_broker import Bench
 
 
 @pytest.mark.abuse("A14")

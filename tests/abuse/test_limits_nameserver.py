@@ -13,8 +13,8 @@ from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.abuse.limits import limit
 from tests.abuse.mutation import BOMB
-from tests.unit.nameserver.brokers import topics
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer
+from tests.support.nameserver_brokers import topics
+from tests.support.nameserver_wire import Peer, name_server, over_sockets, peer
 
 
 @limit("nameserver.clusters_max", "nameserver.brokers_max")

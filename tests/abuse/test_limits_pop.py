@@ -11,7 +11,7 @@ import pytest
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from tests.abuse.limits import limit
-from tests.unit.broker.popping import (
+from tests.support.popping import (
     BROKER_NAME,
     GROUP,
     ack,
@@ -23,7 +23,7 @@ from tests.unit.broker.popping import (
     pop,
     take,
 )
-from tests.unit.broker.running_broker import run, running
+from tests.support.running_broker import run, running
 
 
 @limit("broker.pop_invisible_max_ms")

@@ -10,8 +10,9 @@ import pytest
 from penstock.broker.push_tasks import ClientState, TaskState
 from penstock.protocol.codes import RequestCode, ResponseCode
 from tests.abuse.limits import limit
-from tests.unit.broker.pushing import Pushed, committed, fill, known, state_of, task_of, until
-from tests.unit.broker.running_broker import run, running
+from tests.support.pushing import Pushed, committed, fill, known, state_of, task_of
+from tests.support.running_broker import run, running
+from tests.waiting import until
 
 
 @limit("broker.push_clients_max")

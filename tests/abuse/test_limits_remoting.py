@@ -13,8 +13,9 @@ import pytest
 from penstock.protocol.command import Command, encode_frame
 from penstock.remoting import RemotingOptions
 from tests.abuse.limits import limit
-from tests.abuse.raw import RawPeer, until
-from tests.unit.broker.running_broker import STORE, Bench, run, running, send_fields
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import STORE, Bench, run, running, send_fields
+from tests.waiting import until
 
 QUESTION = {"topic": "T", "queueId": "0"}
 BIG = replace(STORE, max_message_size_bytes=256 * 1024, segment_size_bytes=8 << 20)

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.protocol.codes import ResponseCode
 from tests.abuse.limits import limit
-from tests.unit.broker.running_broker import Bench, run, running
-from tests.unit.broker.staged import item, publish, shown, staged, status
+from tests.support.running_broker import Bench, run, running
+from tests.support.staged import item, publish, shown, staged, status
 
 
 @limit("broker.publish_bytes_max", "broker.publish_handles_max")

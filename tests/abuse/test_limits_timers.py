@@ -11,7 +11,7 @@ from penstock.protocol.recall import RecallHandle
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.abuse.limits import limit
-from tests.unit.broker.running_broker import run, running
+from tests.support.running_broker import run, running
 
 
 @limit("broker.timer_slot_max")

@@ -14,8 +14,8 @@ from penstock.protocol.command import Command
 from penstock.store.layout import is_topic
 from tests.abuse.corpus import BROKER_REQUESTS, CLIENT, GROUP, TOPIC, Request
 from tests.abuse.directory import assert_tidy
-from tests.abuse.raw import RawPeer
-from tests.unit.broker.running_broker import Bench, batch_item, properties, records, run, running, send_fields
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
 
 BAD_NAMES = (
     "..",

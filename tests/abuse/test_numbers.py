@@ -11,8 +11,8 @@ import pytest
 from penstock.protocol.command import Command
 from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import NUMBERS
-from tests.abuse.raw import RawPeer
-from tests.unit.broker.running_broker import batch_item, properties, records, run, running, send_fields
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import batch_item, properties, records, run, running, send_fields
 
 LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)
 # Requests that may store something; the others must not. A pop stores who holds what, and so does what ends it.

@@ -19,7 +19,7 @@ from tests.abuse.mutation import Expected, Mutator, expected
 from tests.abuse.observed import ROOT
 from tests.abuse.send_path_run import SENDS
 from tests.effort import by_length, first_seed
-from tests.unit.broker.test_fast_path import Counting, Peer, log_bytes, start
+from tests.support.send_paths import Counting, Peer, log_bytes, start
 
 SEED = first_seed(20261116)
 CHUNKS = by_length(1_500, 20_000)

@@ -10,9 +10,10 @@ import pytest
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from tests.abuse.limits import limit
-from tests.abuse.raw import RawPeer, until
 from tests.abuse.test_limits_remoting import at_broker
-from tests.unit.broker.running_broker import Bench
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import Bench
+from tests.waiting import until
 
 PAUSE = 256 * 1024
 PULLS = 400

@@ -10,8 +10,8 @@ import pytest
 from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.protocol.codes import RequestCode, ResponseCode
 from tests.abuse.limits import limit
-from tests.unit.broker.running_broker import run, running
-from tests.unit.broker.transaction_bench import (
+from tests.support.running_broker import run, running
+from tests.support.transaction_bench import (
     COMMIT,
     ROLLBACK,
     Half,

@@ -20,8 +20,8 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.store import MessageStore, StoreOptions
-from tests.fault.server_processes import ServerProcess, broker, name_server, options
-from tests.fault.waiting import until
+from tests.support.server_processes import ServerProcess, broker, name_server, options
+from tests.waiting import wait_until
 
 NAME = "set-a"
 SEGMENT = 4 << 20
@@ -113,7 +113,7 @@ class BrokerSet:
     def assert_equal_logs(self) -> None:
         """Nothing is being written, and everybody is in sync: the logs are the same, byte for byte."""
         self.wait(len(self.brokers))
-        until(lambda: len(set(self.log_ends())) == 1, "logs of one length")
+        wait_until(lambda: len(set(self.log_ends())) == 1, "logs of one length")
         self.kill_all()
         first, *others = [self.log_of(node) for node in self.brokers]
         assert first

@@ -16,7 +16,7 @@ import time
 
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
-from tests.fault.store_checks import batch_of, message_of, place_of, small_options
+from tests.support.store_checks import batch_of, message_of, place_of, small_options
 
 
 def options_of(mode: str, segment_kib: int = 16) -> StoreOptions:

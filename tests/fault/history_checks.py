@@ -21,7 +21,7 @@ from penstock.message import StoredMessage
 from penstock.store import MessageStore, StoreOptions
 from tests.disk_limits import NO_DISK_LIMITS
 from tests.fault.operation_history import Group, History, Outcome, Place, Send, properties_of
-from tests.fault.store_checks import audit, body_of, read_queue, serial_of
+from tests.support.store_checks import audit, body_of, read_queue, serial_of
 
 KEYS_LOOKED_UP = 100
 # As in server_processes.broker.

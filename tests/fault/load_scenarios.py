@@ -11,8 +11,8 @@ import penstock
 from tests.fault.client_load import AUDIT, WORKERS, Load
 from tests.fault.history_checks import Figures, check_history, percentiles
 from tests.fault.operation_history import History
-from tests.fault.server_processes import ServerProcess
-from tests.fault.waiting import until, until_done
+from tests.support.server_processes import ServerProcess
+from tests.waiting import until_done, wait_until
 
 TOPIC, QUEUES = "orders", 4
 
@@ -25,7 +25,7 @@ def new_history(name_servers: str) -> History:
 
 
 def queue_ends(name_servers: str) -> dict[int, int]:
-    """How many messages each queue has. A name server that was killed may not have the topic's route yet."""
+    """How many messages each queue has. A name server that has just started learns routes as brokers register."""
     with penstock.Admin(name_servers) as admin:
         queues = until_done(lambda: admin.describe_topic(TOPIC)).queues
         return {item.queue.queue_id: item.max_offset for item in queues}
@@ -33,7 +33,8 @@ def queue_ends(name_servers: str) -> dict[int, int]:
 
 def committed_offsets(name_servers: str, group: str) -> dict[int, int]:
     with penstock.Admin(name_servers) as admin:
-        return {queue.queue_id: offset for queue, offset in admin.offsets(group, TOPIC).items()}
+        offsets = until_done(lambda: admin.offsets(group, TOPIC))
+        return {queue.queue_id: offset for queue, offset in offsets.items()}
 
 
 def drain(load: Load, name_servers: str) -> float:
@@ -67,7 +68,7 @@ def wait_recovered(load: Load, history: History, moment: float) -> None:
             and history.first_delivery_after(moment, WORKERS) is not None
         )
 
-    until(recovered, "a message that was sent, acknowledged and delivered after a fault")
+    wait_until(recovered, "a message that was sent, acknowledged and delivered after a fault")
 
 
 def recovery(history: History, moments: list[float]) -> tuple[list[float], list[float]]:

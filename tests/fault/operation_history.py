@@ -21,7 +21,7 @@ from penstock import Message
 from penstock.client.received import ReceivedMessage
 from penstock.client.results import SendResult
 from penstock.errors import PenstockError
-from tests.fault.store_checks import body_of
+from tests.support.store_checks import body_of
 
 Place = tuple[int, int]
 """A queue's number and an offset in it."""

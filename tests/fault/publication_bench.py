@@ -33,7 +33,7 @@ from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
 from penstock.testing import ManualClock
 from penstock.testing.scratch_disk import ScratchDisk
-from tests.fault.store_checks import small_options
+from tests.support.store_checks import small_options
 
 TOPICS = (("orders", 2), ("payments", 1))
 TARGETS = [(topic, queue) for topic, queues in TOPICS for queue in range(queues)]

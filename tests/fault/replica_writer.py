@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
 from tests.fault.crash_writer import options_of
-from tests.fault.replica_checks import copy, is_prefix
+from tests.support.replica_checks import copy, is_prefix
 
 
 def keep_busy(store: MessageStore) -> None:

@@ -25,7 +25,7 @@ from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.loop_flush import LoopFlusher
 from tests.disk_limits import NO_DISK_LIMITS
-from tests.unit.replication.store_pair import message
+from tests.support.store_pair import message
 
 GROUP = 4
 WAITING_MAX = 40

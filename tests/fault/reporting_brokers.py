@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.controller import SyncStateSet
 from penstock.protocol.headers.controller import BrokerBeatResponseHeader
-from tests.fault.server_processes import ServerProcess
-from tests.unit.coordinator.wire import FakeBroker
+from tests.support.coordinator_wire import FakeBroker
+from tests.support.server_processes import ServerProcess
 
 BEAT_S = 0.25
 BEAT_TIMEOUT_MS = 1_000

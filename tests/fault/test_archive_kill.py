@@ -25,15 +25,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import penstock
-from penstock.client.scan import Scan
 from penstock.errors import PenstockError
-from penstock.message import decode_record
 from penstock.runtime import SeededEntropy, SystemDisk
 from penstock.spark.pipelines.archive_reading import archived_ranges
 from penstock.spark.pipelines.manifest import Manifest
 from tests.effort import by_length
 from tests.fault.seeded import seeded
-from tests.fault.server_processes import ROOT, cluster
+from tests.support.archive_rows import stored_rows
+from tests.support.server_processes import ROOT, cluster
 
 TOPIC, QUEUES = "orders", 3
 # The first kills the driver and the broker, the second only the driver, and so on.
@@ -128,20 +127,6 @@ def plain_rows(root: Path) -> list[Row]:
     names = ["queue_id", "queue_offset", "body"]
     table = ds.dataset(root, format="parquet", partitioning=hive).to_table(columns=names)
     return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
-
-
-def stored_rows(address: str) -> list[Row]:
-    """What the broker has."""
-    rows: list[Row] = []
-    with Scan(address) as scan:
-        for queue, (low, high) in scan.ranges(scan.queues(TOPIC)).items():
-            for pulled in scan.read([(queue, low, high)]):
-                at, data = 0, memoryview(bytes(pulled.data))
-                while at < len(data):
-                    message = decode_record(data[at:])
-                    rows.append((message.queue_id, message.queue_offset, message.body))
-                    at += message.size
-    return sorted(rows)
 
 
 @contextmanager

@@ -22,9 +22,9 @@ import pytest
 
 import penstock
 from tests.fault.broker_set import BrokerSet, broker_set
-from tests.fault.server_processes import options
 from tests.fault.test_failover import Sends
-from tests.fault.waiting import until, until_done
+from tests.support.server_processes import options
+from tests.waiting import until_done, wait_until
 
 TOPIC, GROUP = "orders", "balanced"
 # Longer than it takes until another broker is master: the holders go on.
@@ -116,7 +116,7 @@ def wait_for(wanted: set[bytes], those: list[Worker]) -> None:
     def missing() -> set[bytes]:
         return wanted - {one.body for worker in those for one in worker.work}
 
-    until(lambda: not missing(), lambda: f"{len(missing())} messages: {sorted(missing())[:5]}")
+    wait_until(lambda: not missing(), lambda: f"{len(missing())} messages: {sorted(missing())[:5]}")
 
 
 def wait_shared(those: list[Worker]) -> dict[str, set[tuple[str, int]]]:
@@ -128,7 +128,7 @@ def wait_shared(those: list[Worker]) -> dict[str, set[tuple[str, int]]]:
         held = list(found.values())
         return all(held) and sum(map(len, held)) == len(set().union(*held)) == QUEUES
 
-    until(are_shared, lambda: f"each queue with one of them: {found}")
+    wait_until(are_shared, lambda: f"each queue with one of them: {found}")
     return found
 
 
@@ -179,7 +179,9 @@ def test_balanced_consumers_live_through_a_failover(tmp_path: Path) -> None:
                 killed = time.monotonic()
                 found.master().kill()
                 print(f"sends go on after {sends.after(killed):.2f} s")
-                until(lambda: all(one.work[-1].at > killed + 3 for one in those), "work for every consumer")
+                wait_until(
+                    lambda: all(one.work[-1].at > killed + 3 for one in those), "work for every consumer"
+                )
                 after = wait_shared(those)
             wait_for(sends.bodies, those)
             # Everybody goes on with the queues they had: the new master let the holders go on. (Before, they came
@@ -209,13 +211,13 @@ def test_a_consumer_that_sleeps_through_its_lease_hands_out_nothing_more(tmp_pat
                 sleeper.process.send_signal(signal.SIGSTOP)
                 slept = time.monotonic()
                 # Its connection is open: the coordinator hears of it when it has said nothing for its timeout.
-                until(lambda: had <= other.queues, "the other one to take over from the one that sleeps")
+                wait_until(lambda: had <= other.queues, "the other one to take over from the one that sleeps")
                 print(f"taken over after {time.monotonic() - slept:.2f} s")
                 time.sleep(1)
                 woke = time.monotonic()
                 sleeper.process.send_signal(signal.SIGCONT)
                 # It gets its share again, through the coordinator.
-                until(lambda: sleeper.work[-1].at > woke + 1, "work for the one that slept")
+                wait_until(lambda: sleeper.work[-1].at > woke + 1, "work for the one that slept")
             wait_for(sends.bodies, those)
             assert check_owners(those) > 0
             # What it begins after waking is not what it had left: the other one has read and stored that meanwhile.

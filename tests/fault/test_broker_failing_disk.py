@@ -19,7 +19,7 @@ from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import FaultyDisk
 from penstock.testing.embedded import STORE, EmbeddedBroker
-from tests.fault.store_checks import read_queue
+from tests.support.store_checks import read_queue
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 TOPIC = "orders"

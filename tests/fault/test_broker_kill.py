@@ -26,7 +26,7 @@ from tests.fault.load_scenarios import (
 )
 from tests.fault.operation_history import History, Outcome
 from tests.fault.seeded import seeded
-from tests.fault.server_processes import ServerProcess, cluster, wait_known
+from tests.support.server_processes import ServerProcess, cluster, wait_known
 
 ROUNDS = {"sync": by_length(2, 62), "async": by_length(2, 30)}
 LIFE_S = (0.3, 1.0)

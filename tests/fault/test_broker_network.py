@@ -18,12 +18,12 @@ import pytest
 from penstock.runtime import SeededEntropy
 from tests.effort import by_length
 from tests.fault.client_load import Load
-from tests.fault.cutting_proxy import CuttingProxy
 from tests.fault.history_checks import Figures
 from tests.fault.load_scenarios import drain, finish, new_history, recovery_text, wait_recovered
 from tests.fault.operation_history import History, Outcome
 from tests.fault.seeded import seeded
-from tests.fault.server_processes import ServerProcess, broker, name_server, wait_known
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.server_processes import ServerProcess, broker, name_server, wait_known
 
 ROUNDS = by_length(3, 80)
 # Short, so that a connection on which nothing comes back is noticed within the test.

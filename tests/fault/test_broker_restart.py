@@ -22,7 +22,7 @@ from tests.fault.load_scenarios import (
     recovery_text,
     wait_recovered,
 )
-from tests.fault.server_processes import cluster, wait_known
+from tests.support.server_processes import cluster, wait_known
 
 RESTARTS = by_length(1, 20)
 

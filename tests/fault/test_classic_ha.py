@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from tests.effort import by_length
-from tests.fault.server_processes import ServerProcess, broker, name_server, wait_known
-from tests.fault.waiting import until
+from tests.support.server_processes import ServerProcess, broker, name_server, wait_known
+from tests.waiting import wait_until
 
 TOPIC = "ha-orders"
 VICTIMS = ("slave", "master", "slave") * by_length(1, 15)
@@ -55,7 +55,7 @@ def send_replicated(producer: penstock.Producer, first: int, count: int) -> list
                 return False
             return result.durability == "replicated"
 
-        until(one, "a replicated send")
+        wait_until(one, "a replicated send")
         sent.append(body)
     return sent
 
@@ -120,12 +120,12 @@ def test_kills_of_either_leave_the_same_log_in_both(tmp_path: Path, flush: str) 
             try:
                 for victim in VICTIMS:
                     stored = len(extra)
-                    until(lambda stored=stored: len(extra) > stored + 20, "load that is stored")  # type: ignore[misc]
+                    wait_until(lambda stored=stored: len(extra) > stored + 20, "load that is stored")  # type: ignore[misc]
                     (slave if victim == "slave" else master).kill()
                     time.sleep(0.2)
                     (slave if victim == "slave" else master).start()
                 stored = len(extra)
-                until(lambda: len(extra) > stored + 20, "load that is stored at last")
+                wait_until(lambda: len(extra) > stored + 20, "load that is stored at last")
             finally:
                 stop.set()
                 thread.join()
@@ -133,7 +133,7 @@ def test_kills_of_either_leave_the_same_log_in_both(tmp_path: Path, flush: str) 
         found = bodies_of(names.address, f"all-{flush}", len(sent) + len(extra))
         assert set(sent) | set(extra) <= set(found)
         # The slave has what the master's groups have come to: it follows the tables, too.
-        until(
+        wait_until(
             lambda: table(slave, "consumerOffset.json").get("offsetTable", {}).get(f"{TOPIC}@all-{flush}"),
             "the slave knows the group's offsets",
         )
@@ -152,7 +152,7 @@ def test_kills_of_either_leave_the_same_log_in_both(tmp_path: Path, flush: str) 
 def test_consumers_go_on_at_the_slave_while_the_master_is_gone_and_return(tmp_path: Path) -> None:
     with pair(tmp_path, role="sync_master", in_sync_replicas=2) as (names, master, slave):
         with penstock.Producer(names.address, group="shop", send_timeout_ms=1_000, retries=0) as producer:
-            until(lambda: _sends(producer), "the slave is in sync")
+            wait_until(lambda: _sends(producer), "the slave is in sync")
             results = [producer.send(TOPIC, b"%d" % number) for number in range(200)]
             assert {result.durability for result in results} == {"replicated"}
             with penstock.Consumer(names.address, group="readers", start_from="first") as consumer:
@@ -170,7 +170,7 @@ def test_consumers_go_on_at_the_slave_while_the_master_is_gone_and_return(tmp_pa
                 # A group that begins now reads all of it there.
                 assert {b"%d" % number for number in range(200)} <= set(bodies_of(names.address, "late", 201))
                 master.start()
-                until(lambda: _sends(producer), "the master takes messages again")
+                wait_until(lambda: _sends(producer), "the master takes messages again")
                 assert producer.send(TOPIC, b"after").durability == "replicated"
                 assert b"after" in _poll(consumer, 1, timeout_s=90, last=b"after")
         master.stop()

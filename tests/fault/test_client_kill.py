@@ -19,8 +19,8 @@ import pytest
 import penstock
 from penstock.client.admin_results import TopicDescription
 from tests.fault.load_scenarios import QUEUES, TOPIC, new_history
-from tests.fault.server_processes import ROOT, cluster
-from tests.fault.waiting import until
+from tests.support.server_processes import ROOT, cluster
+from tests.waiting import wait_until
 
 MESSAGES = 600
 
@@ -37,10 +37,6 @@ def command(*words: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def wait_until(what: str, condition: Callable[[], object]) -> None:
-    until(condition, what)
 
 
 def held(consumer: penstock.Consumer) -> int:
@@ -76,18 +72,18 @@ def test_the_queues_of_a_killed_consumer_go_to_the_others(tmp_path: Path) -> Non
             command(*words, "--nameserver", names.address, output=output) as other,
         ):
             consumer.subscribe(history.topic)
-            wait_until("half of the queues", lambda: held(consumer) == QUEUES // 2)
+            wait_until(lambda: held(consumer) == QUEUES // 2, "half of the queues")
             sending = threading.Thread(target=send_all, args=(producer, history.topic))
             sending.start()
-            wait_until("messages in both hands", lambda: len(printed(output)) > 50 and len(seen) > 50)
+            wait_until(lambda: len(printed(output)) > 50 and len(seen) > 50, "messages in both hands")
             other.kill()
             other.wait()
             killed = time.monotonic()
-            wait_until("all queues", lambda: held(consumer) == QUEUES)
+            wait_until(lambda: held(consumer) == QUEUES, "all queues")
             taken_over = time.monotonic() - killed
             sending.join()
             everything = {str(number) for number in range(MESSAGES)}
-            wait_until("every message", lambda: {*seen, *printed(output)} >= everything)
+            wait_until(lambda: {*seen, *printed(output)} >= everything, "every message")
     again = len(seen) + len(printed(output)) - MESSAGES
     print(
         f"\n[a consumer of two killed] its queues were taken over after {taken_over:.2f} s; {again} of",
@@ -134,7 +130,7 @@ def test_a_killed_producer_leaves_whole_messages_only(tmp_path: Path) -> None:
             feeding = threading.Thread(target=feed)
             feeding.start()
             with penstock.Admin(names.address) as admin:
-                wait_until("some messages", lambda: admin.describe_topic(history.topic).messages > 200)
+                wait_until(lambda: admin.describe_topic(history.topic).messages > 200, "some messages")
                 process.kill()
                 process.wait()
                 feeding.join()

@@ -24,7 +24,7 @@ from tests.fault.history_checks import check_history, percentiles
 from tests.fault.load_scenarios import QUEUES, TOPIC, queue_ends
 from tests.fault.operation_history import Outcome
 from tests.fault.seeded import seeded
-from tests.fault.waiting import until
+from tests.waiting import wait_until
 
 LASTS_S = by_length(12.0, 300.0)
 DRAIN_S = 180.0
@@ -67,7 +67,7 @@ def _storm(found: Cluster, history: ReplicatedHistory, seed: int, story: list[st
             drained_s = load.drain(lambda: queue_ends(found.name_servers), DRAIN_S)
         assert not watch.wrong, watch.wrong[:5]
     master = found.wait_calm()
-    until(lambda: len(set(found.log_ends())) == 1, "logs of one length")
+    wait_until(lambda: len(set(found.log_ends())) == 1, "logs of one length")
     for one in found.brokers:
         one.kill()
     logs = found.logs()

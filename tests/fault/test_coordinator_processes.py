@@ -11,7 +11,8 @@ import pytest
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
 from tests.effort import by_length
 from tests.fault.reporting_brokers import BEAT_S, ReportingBroker, check_leases
-from tests.fault.server_processes import ServerProcess, options
+from tests.support.server_processes import ServerProcess, options
+from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 TICK_MS = 200
@@ -96,12 +97,6 @@ async def cluster(folder: Path, zookeeper: ZooKeeperEnsemble) -> AsyncIterator[C
     finally:
         await found.stop()
     check_leases(found.brokers)
-
-
-async def until(holds: Callable[[], bool], timeout_s: float = 90.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110  # other processes tell no events
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.feature("failover", "fifth-seed")

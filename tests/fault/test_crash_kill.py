@@ -16,10 +16,10 @@ from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
 from tests.effort import by_length
 from tests.fault.crash_writer import options_of
-from tests.fault.forked_process import ForkedProcess
 from tests.fault.seeded import seeded
-from tests.fault.server_processes import is_readable
-from tests.fault.store_checks import Ledger, check_store
+from tests.support.forked_process import ForkedProcess
+from tests.support.server_processes import is_readable
+from tests.support.store_checks import Ledger, check_store
 
 ROUNDS = by_length(12, 1_000)
 ASYNC_ROUNDS = by_length(12, 250)

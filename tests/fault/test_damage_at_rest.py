@@ -17,7 +17,7 @@ from penstock.store.inspection import verify
 from penstock.store.queue_table import Manifest
 from penstock.testing import ManualClock
 from tests.effort import by_length
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     assert_genuine,

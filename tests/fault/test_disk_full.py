@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import DiskFullError, StoreError
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock, keep_unsynced
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     append_group,

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import FlushFailedError, StoreFailedError
 from penstock.store import Durability, FlushMode, GetStatus, MessageStore, PutStatus
 from penstock.testing import ManualClock
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     check_store,

@@ -26,8 +26,8 @@ from penstock.protocol.headers import (
 )
 from tests.effort import by_length
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
-from tests.fault.server_processes import ServerProcess
-from tests.fault.waiting import DEADLINE_S, until, until_done
+from tests.support.server_processes import ServerProcess
+from tests.waiting import DEADLINE_S, until_done, wait_until
 
 TOPIC, GROUP = "orders", "workers"
 
@@ -65,13 +65,15 @@ class Sends:
         def later() -> bool:
             return bool(self.acknowledged) and self.acknowledged[-1][1] > moment + 0.05
 
-        until(later, lambda: f"something acknowledged: {self.failures[-3:]}")
+        wait_until(later, lambda: f"something acknowledged: {self.failures[-3:]}")
         return next(at for _, at in self.acknowledged if at > moment + 0.05) - moment
 
     def wait_more(self, count: int = 50) -> None:
         """Wait until so many more are acknowledged."""
         wanted = len(self.acknowledged) + count
-        until(lambda: len(self.acknowledged) >= wanted, lambda: f"{count} acknowledged: {self.failures[-3:]}")
+        wait_until(
+            lambda: len(self.acknowledged) >= wanted, lambda: f"{count} acknowledged: {self.failures[-3:]}"
+        )
 
     @property
     def bodies(self) -> set[bytes]:
@@ -99,7 +101,7 @@ class Listening:
         self.bodies.add(message.body)
 
     def wait_for(self, wanted: set[bytes]) -> None:
-        until(lambda: wanted <= self.bodies, lambda: f"the bodies {sorted(wanted - self.bodies)[:5]}")
+        wait_until(lambda: wanted <= self.bodies, lambda: f"the bodies {sorted(wanted - self.bodies)[:5]}")
 
     def __enter__(self) -> Listening:
         self._consumer.start()
@@ -341,7 +343,7 @@ def test_a_set_goes_on_without_its_coordinator(tmp_path: Path) -> None:
         with Sends(found.names.address) as sends:
             sends.wait_more()
             found.coordinator.kill()
-            until(
+            wait_until(
                 lambda: send_to(master, b"probe", "memory").code == ResponseCode.SERVICE_NOT_AVAILABLE,
                 "the end of the master's lease",
             )
@@ -350,7 +352,9 @@ def test_a_set_goes_on_without_its_coordinator(tmp_path: Path) -> None:
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             found.coordinator.start()
             found.wait(3)
-            until(lambda: send_to(master, b"leased", "memory").code == ResponseCode.SUCCESS, "another lease")
+            wait_until(
+                lambda: send_to(master, b"leased", "memory").code == ResponseCode.SUCCESS, "another lease"
+            )
         assert not sends.failures
         assert found.master() is master
         got = consume_all(found.names.address, sends.bodies)

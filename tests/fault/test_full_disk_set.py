@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.errors import PenstockError
 from tests.fault.test_failover import TOPIC, Listening, Sends, consume_all, ready
-from tests.fault.waiting import until
+from tests.waiting import wait_until
 
 
 @pytest.mark.fault("F4")
@@ -27,7 +27,7 @@ def test_a_master_without_space_refuses_serves_reads_and_goes_on_when_there_is_s
             master = found.master()
             failures = len(sends.failures)
             master.full_mark.touch()
-            until(lambda: len(sends.failures) > failures, "a send that is refused")
+            wait_until(lambda: len(sends.failures) > failures, "a send that is refused")
             before = sends.bodies
             with (
                 penstock.Producer(found.names.address, retries=0) as producer,

@@ -15,11 +15,11 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader
 from tests.fault.broker_set import raw
-from tests.fault.cutting_proxy import CuttingProxy
-from tests.fault.server_processes import broker, name_server, wait_known
 from tests.fault.test_failover import TOPIC, ready
 from tests.fault.test_transaction_failover import read_all
-from tests.fault.waiting import DEADLINE_S, until
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.server_processes import broker, name_server, wait_known
+from tests.waiting import DEADLINE_S, wait_until
 
 
 def send(sequence: int, body: bytes, queue: int = 0) -> Command:
@@ -56,7 +56,7 @@ def test_a_broker_that_is_killed_between_store_and_answer_knows_the_message(
         with socket.create_connection(("127.0.0.1", node.port), 10) as unanswered:
             for number in range(1, 6):
                 unanswered.sendall(encode_frame(send(number, b"%d" % number)))
-            until(lambda: stored(node.address) >= 6, "six that are stored")
+            wait_until(lambda: stored(node.address) >= 6, "six that are stored")
             node.kill()
         node.start()
         answers = [raw(node.address, send(number, b"%d" % number)) for number in range(6)]
@@ -87,7 +87,7 @@ def test_a_producer_whose_answers_are_lost_asks_the_broker_that_comes_back(tmp_p
             proxy.deafen()
             futures = [producer.send_async(TOPIC, b"%d" % n, queue=first.queue) for n in range(3)]
             batch = producer.send_batch_async([penstock.Message.of(TOPIC, b"b%d" % n) for n in range(3)])
-            until(lambda: stored(node.address, queue) >= 2, "one that is stored and not answered")
+            wait_until(lambda: stored(node.address, queue) >= 2, "one that is stored and not answered")
             node.kill()
             node.start()
             results = [future.result(DEADLINE_S) for future in futures]
@@ -130,7 +130,9 @@ class Flood:
 
     def wait_for_more(self, count: int = 50) -> None:
         goal = len(self.acknowledged) + count
-        until(lambda: len(self.acknowledged) >= goal, lambda: f"{count} acknowledged: {self.failures[-2:]}")
+        wait_until(
+            lambda: len(self.acknowledged) >= goal, lambda: f"{count} acknowledged: {self.failures[-2:]}"
+        )
 
     def __enter__(self) -> Flood:
         self._thread.start()

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.errors import ConnectError
 from tests.fault.broker_set import broker_set
-from tests.fault.waiting import until
+from tests.waiting import wait_until
 
 KEYS = [f"k{number}" for number in range(24)]
 # A consumer in a process of its own; each line is a message that it got.
@@ -60,7 +60,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
     with broker_set(tmp_path, "--set", "broker.partition_lease_ms=2000", count=2) as found:
         names, coordinator = found.names.address, found.coordinator.address
         with penstock.Admin(names) as admin, penstock.Producer(names, partition_by_key=True) as producer:
-            until(lambda: makes_topic(admin), "a name server that knows the broker")
+            wait_until(lambda: makes_topic(admin), "a name server that knows the broker")
             for key in KEYS:
                 producer.send("orders", f"1 {key}".encode(), keys=key)
             lines: list[str] = []
@@ -71,7 +71,9 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
             reader = threading.Thread(target=read, args=(process, lines))
             reader.start()
             try:
-                until(lambda: len(lines) == 1 + len(KEYS), lambda: f"all for the owner, who got {len(lines)}")
+                wait_until(
+                    lambda: len(lines) == 1 + len(KEYS), lambda: f"all for the owner, who got {len(lines)}"
+                )
                 assert lines[0] == "orders-point_to_point"
                 settings: Any = {"balance": "coordinator", "coordinators": coordinator, "binding": "ring"}
                 with penstock.Consumer(
@@ -84,7 +86,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
                 ) as consumer:
                     consumer.subscribe("orders")
                     assert consumer.group == lines[0]
-                    until(
+                    wait_until(
                         lambda: any(one.topic == "orders" for one in consumer.assignment),
                         "a queue that was moved",
                     )
@@ -92,7 +94,7 @@ def test_an_owner_and_the_broker_of_a_key_are_killed(tmp_path: Path) -> None:
                     found.master().kill()
                     for key in KEYS:
                         producer.send("orders", f"2 {key}".encode(), keys=key)
-                    until(
+                    wait_until(
                         lambda: {f"2 {key}" for key in KEYS} <= set(mine),
                         lambda: f"the second of each key: {sorted(mine)}",
                     )

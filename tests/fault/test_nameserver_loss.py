@@ -18,8 +18,8 @@ import penstock
 from tests.fault.client_load import Load
 from tests.fault.load_scenarios import drain, finish, new_history, wait_recovered
 from tests.fault.operation_history import Outcome
-from tests.fault.server_processes import broker, cluster, name_server, wait_known
 from tests.fault.silent_peers import dead_address, hanging_peer, unreachable_peer
+from tests.support.server_processes import broker, cluster, name_server, wait_known
 
 OUTAGE_S = 0.8
 # Nothing happens to the broker: a send has all the time that a busy machine takes.

@@ -19,8 +19,8 @@ import penstock
 from penstock.client.received import ReceivedMessage
 from tests.fault.broker_set import broker_set
 from tests.fault.order_checks import Delivery, check_order, swapped
-from tests.fault.server_processes import cluster
-from tests.fault.test_client_kill import wait_until
+from tests.support.server_processes import cluster
+from tests.waiting import wait_until
 
 TOPIC, GROUP, KEYS, QUEUES = "in-order", "g", 8, 4
 SETTINGS = {
@@ -113,7 +113,7 @@ class Members:
                 later = Counter(name for name, _, _ in self._begun[before:])
             return all(later[name] >= 10 for name in names)
 
-        wait_until(f"work for {names}", given)
+        wait_until(given, f"work for {names}")
 
     @property
     def count(self) -> int:
@@ -164,7 +164,7 @@ def test_order_holds_while_members_come_and_go(tmp_path: Path) -> None:
         ending.callback(members.close)
         with Senders(names.address) as senders:
             members.join("a")
-            wait_until("the first messages", lambda: members.count > 50)
+            wait_until(lambda: members.count > 50, "the first messages")
             members.join("b")
             members.wait_work("b")
             members.join("c")
@@ -174,7 +174,7 @@ def test_order_holds_while_members_come_and_go(tmp_path: Path) -> None:
             members.join("d")
             members.leave("b")
             members.wait_work("c", "d")
-        wait_until("everything is delivered", lambda: members.numbers() == senders.sent)
+        wait_until(lambda: members.numbers() == senders.sent, "everything is delivered")
         members.close()
         judge(members, one_at_a_time=True)
 
@@ -193,17 +193,17 @@ def test_order_holds_through_a_failover(tmp_path: Path) -> None:
         with Senders(address) as senders:
             members.join("a")
             members.join("b")
-            wait_until("the first messages", lambda: members.count > 100)
+            wait_until(lambda: members.count > 100, "the first messages")
             info = found.info()
             assert info is not None
             found.master().kill()
             members.join("c")  # in the middle of it
             found.wait(2, epoch=info.master_epoch + 1)
             count = members.count
-            wait_until("messages after the failover", lambda: members.count > count + 200)
+            wait_until(lambda: members.count > count + 200, "messages after the failover")
             members.leave("a")
             members.wait_work("b", "c")
-        wait_until("everything is delivered", lambda: members.numbers() == senders.sent)
+        wait_until(lambda: members.numbers() == senders.sent, "everything is delivered")
         members.close()
         judge(members, one_at_a_time=False)
 

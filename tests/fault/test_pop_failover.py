@@ -15,7 +15,7 @@ from penstock.protocol.bodies.pop import SetMessageRequestModeRequestBody
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.fault.broker_set import BrokerSet, broker_set, raw
-from tests.fault.waiting import DEADLINE_S, until_done
+from tests.waiting import DEADLINE_S, until_done
 
 TOPIC, GROUP = "orders", "poppers"
 COUNT = 40

@@ -16,7 +16,7 @@ from penstock.errors import StoreError
 from penstock.runtime import SeededEntropy
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.testing import FaultyDisk, Keep, ManualClock, keep_random_blocks, keep_unsynced, lose_unsynced
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     CUT_STEP,
     Ledger,
     append,

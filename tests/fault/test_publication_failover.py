@@ -16,9 +16,9 @@ from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
-from tests.fault.server_processes import ServerProcess, broker, wait_known
 from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
-from tests.fault.waiting import until, until_done
+from tests.support.server_processes import ServerProcess, broker, wait_known
+from tests.waiting import until_done, wait_until
 
 STEPS = ["begun 1", "copied 1", "copied 5", "all copied 1", "done 1", "released 1", "safe 1"]
 
@@ -106,7 +106,7 @@ def test_a_publication_outlives_its_master_whole_and_once(tmp_path: Path) -> Non
                 master.start()
                 found.wait(3)
         for eye in eyes:
-            until(lambda eye=eye: eye.seen[-1:] == [ROWS * len(STEPS)], "the last batch at every broker")  # type: ignore[misc]
+            wait_until(lambda eye=eye: eye.seen[-1:] == [ROWS * len(STEPS)], "the last batch at every broker")  # type: ignore[misc]
             eye.finish()
             assert set(eye.seen) <= {ROWS * batches for batches in range(len(STEPS) + 1)}
             assert eye.seen[-1] == ROWS * len(STEPS)

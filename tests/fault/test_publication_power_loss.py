@@ -22,7 +22,7 @@ from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode
 from penstock.testing import FaultyDisk, Keep, keep_random_blocks, keep_unsynced, lose_unsynced
 from tests.fault.publication_bench import Life, Sink
-from tests.fault.store_checks import CUT_STEP, faulty
+from tests.support.store_checks import CUT_STEP, faulty
 
 BOTH_MODES = pytest.mark.parametrize("mode", [FlushMode.SYNC, FlushMode.ASYNC])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,12 @@ import penstock
 from penstock.client.received import ReceivedMessage
 from penstock.errors import PenstockError
 from tests.fault.broker_set import broker_set
-from tests.fault.server_processes import ROOT, cluster, wait_known
-from tests.fault.waiting import until
+from tests.support.server_processes import ROOT, cluster, wait_known
+from tests.waiting import wait_until
 
 TOPIC, GROUP = "orders", "workers"
 QUICK: dict[str, Any] = {"pull_retry_ms": 100, "reconnect_interval_ms": 200, "route_interval_ms": 500}
 PINGS = ("--set", "broker.push_ping_interval_ms=300", "--set", "broker.push_answer_timeout_ms=1000")
-
-
-def wait_until(what: str, condition: Callable[[], object]) -> None:
-    until(condition, what)
 
 
 def create(address: str) -> None:
@@ -38,7 +34,7 @@ def create(address: str) -> None:
             return False
         return True
 
-    wait_until("the topic", created)
+    wait_until(created, "the topic")
 
 
 def send(address: str, numbers: range) -> None:
@@ -102,12 +98,12 @@ def test_a_broker_that_is_killed_is_registered_with_again(tmp_path: Path) -> Non
         ) as consumer:
             consumer.subscribe(TOPIC)
             send(names.address, range(30))
-            wait_until("the first", lambda: len(seen.bodies) >= 30)
+            wait_until(lambda: len(seen.bodies) >= 30, "the first")
             node.kill()
             node.start()
             wait_known(names.address)
             send(names.address, range(30, 60))
-            wait_until("the rest", lambda: len(set(seen.bodies)) == 60)
+            wait_until(lambda: len(set(seen.bodies)) == 60, "the rest")
         assert in_order(seen.bodies, 60)
 
 
@@ -123,16 +119,16 @@ def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: 
         output = tmp_path / "printed"
         with program(names.address, output) as other:
             send(names.address, range(50))
-            wait_until("the first fifty", lambda: len(printed(output)) == 50)
+            wait_until(lambda: len(printed(output)) == 50, "the first fifty")
             # Asleep: pings are not answered, what is sent is parked and keeps its offset.
             other.send_signal(signal.SIGSTOP)
             send(names.address, range(50, 100))
-            wait_until("dead by its pings", lambda: states(names.address) == {"dead"})
+            wait_until(lambda: states(names.address) == {"dead"}, "dead by its pings")
             other.send_signal(signal.SIGCONT)
             # It answers the next ping, is told that something is parked, and says resume by itself.
-            wait_until("the second fifty", lambda: len(set(printed(output))) == 100)
+            wait_until(lambda: len(set(printed(output))) == 100, "the second fifty")
             assert in_order(printed(output), 100)
-            wait_until("alive again", lambda: states(names.address) == {"alive"})
+            wait_until(lambda: states(names.address) == {"alive"}, "alive again")
             seen = Listening()
             other.kill()
             other.wait()
@@ -142,7 +138,7 @@ def test_a_consumer_sleeps_and_comes_back_then_is_killed_and_replaced(tmp_path: 
             ) as consumer:
                 consumer.subscribe(TOPIC)
                 both = [*printed(output)]
-                wait_until("what is left", lambda: len({*both, *seen.bodies}) == 150)
+                wait_until(lambda: len({*both, *seen.bodies}) == 150, "what is left")
             # The other one goes on where the offsets of the first are; nothing is left out between them.
             assert in_order([*both, *seen.bodies], 150)
 
@@ -171,10 +167,10 @@ def test_the_next_master_pushes_on(tmp_path: Path) -> None:
         ) as consumer:
             consumer.subscribe(TOPIC)
             send(names, range(20))
-            wait_until("the first", lambda: len(seen.bodies) >= 20)
+            wait_until(lambda: len(seen.bodies) >= 20, "the first")
             epoch = found.wait(3).master_epoch
             found.master().kill()
             found.wait(2, epoch=epoch + 1)
             send(names, range(20, 40))
-            wait_until("the rest", lambda: len(set(seen.bodies)) == 40)
+            wait_until(lambda: len(set(seen.bodies)) == 40, "the rest")
         assert in_order(seen.bodies, 40)

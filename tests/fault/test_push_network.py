@@ -7,8 +7,9 @@ import pytest
 import penstock
 from penstock.testing import broker
 from penstock.testing.reserved_port import ReservedPort
-from tests.fault.cutting_proxy import CuttingProxy
-from tests.unit.client.consuming import Seen, numbered, send, until
+from tests.support.consuming import Seen, numbered, send
+from tests.support.cutting_proxy import CuttingProxy
+from tests.waiting import wait_until
 
 IMPATIENT = {"heartbeat_interval_ms": 500, "call_timeout_ms": 1_000, "reconnect_interval_ms": 200}
 
@@ -42,6 +43,6 @@ def test_connections_that_break_under_deliveries() -> None:
                         fault()
                     send(address, "T", *numbered(20, count))
                     count += 20
-                    until(lambda count=count: len({*seen.bodies}) == count, 60)  # type: ignore[misc]
+                    wait_until(lambda count=count: len({*seen.bodies}) == count)  # type: ignore[misc]
                 # Some may have come again; none is missing, and none was first seen before the one ahead of it.
                 assert list(dict.fromkeys(seen.bodies)) == numbered(count)

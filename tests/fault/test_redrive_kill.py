@@ -11,8 +11,9 @@ import pytest
 import penstock
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.redrive_marks import MARKS_TOPIC
-from tests.fault.server_processes import cluster, wait_known
-from tests.fault.test_client_kill import command, wait_until
+from tests.fault.test_client_kill import command
+from tests.support.server_processes import cluster, wait_known
+from tests.waiting import wait_until
 
 COUNT = 60
 
@@ -32,7 +33,7 @@ def make_dead_letters(address: str) -> None:
         consumer.subscribe("T")
         for number in range(COUNT):
             producer.send("T", b"order %d" % number)
-        wait_until("all are dead", lambda: dead_letters(address) == COUNT)
+        wait_until(lambda: dead_letters(address) == COUNT, "all are dead")
 
 
 def copies(address: str) -> list[ReceivedMessage]:
@@ -56,7 +57,7 @@ def test_killed_in_the_middle_and_given_again(tmp_path: Path, victims: str) -> N
         make_dead_letters(names.address)
         first = tmp_path / "first"
         with command(*words, "--rate", "40", "--nameserver", names.address, output=first) as process:
-            wait_until("some were sent", lambda: first.read_bytes().count(b"\n") >= 4)
+            wait_until(lambda: first.read_bytes().count(b"\n") >= 4, "some were sent")
             time.sleep(0.05)  # into the middle of a step
             if victims in ("command", "both"):
                 process.kill()

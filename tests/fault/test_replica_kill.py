@@ -15,9 +15,9 @@ from penstock.runtime import SeededEntropy
 from penstock.store import MessageStore
 from tests.effort import by_length
 from tests.fault.crash_writer import options_of
-from tests.fault.replica_checks import Branches, check_copy, is_prefix, make_branches
 from tests.fault.seeded import seeded
 from tests.fault.test_crash_kill import run_and_kill
+from tests.support.replica_checks import Branches, check_copy, is_prefix, make_branches
 
 ROUNDS = by_length(4, 250)
 LIFE_MAX_S = 0.4

@@ -19,9 +19,10 @@ import pytest
 from penstock.replication import Outcome
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from tests.effort import by_length, first_seed
-from tests.fault.cutting_proxy import CuttingProxy
 from tests.fault.replication_node import STORE
-from tests.unit.replication.store_pair import QUICK, Node, bodies, log_bytes, message, until
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.store_pair import QUICK, Node, bodies, log_bytes, message
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # By turns the master is killed, and whom chance names.
@@ -60,7 +61,7 @@ class NodeProcess:
             stdout=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read())
-        await until(lambda: bool(self.address), "the node listens", 90)
+        await until(lambda: bool(self.address), "the node listens")
 
     async def _read(self) -> None:
         while line := await self._process.stdout.readline():
@@ -140,11 +141,11 @@ class ReplicatedSet:
         self.elect(next(node for node in self.nodes if node.node_id == max(ends, key=lambda one: ends[one])))
 
     async def joined(self) -> None:
-        await until(lambda: len(self.members) == len(self.nodes), "everybody is in the set", 90)
+        await until(lambda: len(self.members) == len(self.nodes), "everybody is in the set")
 
     async def acknowledges(self) -> None:
         before = len(self.master.acked)
-        await until(lambda: len(self.master.acked) > before, "something more is acknowledged", 90)
+        await until(lambda: len(self.master.acked) > before, "something more is acknowledged")
 
     async def kill(self, victim: NodeProcess) -> None:
         """Kill it under load, let the others go on, and have it come back as a replica."""
@@ -152,7 +153,7 @@ class ReplicatedSet:
         if victim is self.master:
             await self.fail_over()
         else:
-            await until(lambda: victim.node_id not in self.members, "it has left the set", 90)
+            await until(lambda: victim.node_id not in self.members, "it has left the set")
             await self.acknowledges()
             self.master.tell(do="rest")
         await victim.start()

@@ -22,8 +22,8 @@ from penstock.runtime import Disk, Runtime, SeededEntropy, SystemDisk
 from penstock.store import FlushMode, MessageStore
 from penstock.store.epochs import EpochFile
 from penstock.testing import FaultyDisk, Keep, keep_random_blocks, keep_unsynced, lose_unsynced
-from tests.unit.replication.memory_log import MemoryLeadership, Wire
-from tests.unit.replication.store_pair import SMALL, log_bytes, message
+from tests.support.memory_log import MemoryLeadership, Wire
+from tests.support.store_pair import SMALL, log_bytes, message
 
 STORE = replace(SMALL, segment_size_bytes=16 * 1024, flush_mode=FlushMode.SYNC)
 OPTIONS = ReplicationOptions(epoch_batch_bytes=1_000)

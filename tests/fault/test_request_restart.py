@@ -9,8 +9,8 @@ import pytest
 
 import penstock
 from penstock.client.received import ReceivedMessage
-from tests.fault.server_processes import cluster, wait_known
-from tests.fault.test_client_kill import wait_until
+from tests.support.server_processes import cluster, wait_known
+from tests.waiting import wait_until
 
 
 @pytest.mark.fault("F1")
@@ -39,7 +39,7 @@ def test_a_request_outlives_its_broker(tmp_path: Path) -> None:
                     return False
                 return True
 
-            wait_until("the reply", is_replied)
+            wait_until(is_replied, "the reply")
 
         with penstock.Consumer(
             names.address, group="g", start_from="first", listener=reply, reconnect_interval_ms=100

@@ -6,7 +6,7 @@ import penstock
 from penstock.client.received import decode_records
 from penstock.client.scan import Scan
 from penstock.message.column_answers import unpack
-from tests.fault.server_processes import cluster
+from tests.support.server_processes import cluster
 
 TOPIC, QUEUES, COUNT = "orders", 3, 12_000
 

@@ -23,9 +23,9 @@ from penstock.protocol.bodies.staged import encode_item
 from penstock.store import FlushMode
 from penstock.store.inspection import verify
 from penstock.testing.reserved_port import ReservedPort
-from tests.fault.forked_process import ForkedProcess
-from tests.fault.server_processes import READY_TIMEOUT_S, is_readable
-from tests.fault.waiting import DEADLINE_S, until
+from tests.support.forked_process import ForkedProcess
+from tests.support.server_processes import READY_TIMEOUT_S, is_readable
+from tests.waiting import DEADLINE_S, wait_until
 
 TOPIC, QUEUES, ROWS = "orders", 4, 60
 BROKER = "broker-a"
@@ -145,7 +145,7 @@ class Watcher(threading.Thread):
     def wait_for(self, count: int) -> None:
         """Until so many more answers have come."""
         wanted = len(self.seen) + count
-        until(lambda: len(self.seen) >= wanted, "answers to the watcher")
+        wait_until(lambda: len(self.seen) >= wanted, "answers to the watcher")
 
     def finish(self) -> None:
         self.wait_for(3)

@@ -13,9 +13,9 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import QueryConsumerOffsetRequestHeader
 from tests.fault.broker_set import raw
-from tests.fault.server_processes import ServerProcess
 from tests.fault.test_failover import GROUP, TOPIC, commit, committed_soon, ready
-from tests.fault.waiting import until
+from tests.support.server_processes import ServerProcess
+from tests.waiting import wait_until
 
 
 def ask(node: ServerProcess, told: list[int]) -> None:
@@ -41,7 +41,7 @@ def test_a_master_that_slept_tells_no_offset_of_the_time_before(tmp_path: Path) 
         old.pause()
         successor = found.master(epoch=epoch + 1)
         assert committed_soon(successor) == 10
-        until(lambda: commit(successor, 20).code == 0, "a commit that the successor takes")
+        wait_until(lambda: commit(successor, 20).code == 0, "a commit that the successor takes")
         # They wait in the sleeper's sockets, and are the first that it sees when it wakes.
         told: list[int] = []
         threads = [threading.Thread(target=ask, args=(old, told)) for _ in range(8)]

@@ -33,7 +33,7 @@ from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
 from penstock.testing import FaultyDisk, Keep, ManualClock, keep_random_blocks, lose_unsynced
 from penstock.testing.scratch_disk import ScratchDisk
-from tests.fault.store_checks import faulty, small_options
+from tests.support.store_checks import faulty, small_options
 
 TOPIC = "orders"
 DUE_MS = {b"first": 2_500, b"second": 4_200, b"recalled": 4_700, b"far": 100_000}

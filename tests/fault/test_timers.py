@@ -12,9 +12,9 @@ import penstock
 from penstock.runtime import SeededEntropy
 from tests.effort import by_length
 from tests.fault.seeded import seeded
-from tests.fault.server_processes import cluster, wait_known
 from tests.fault.test_failover import ready
-from tests.fault.waiting import DEADLINE_S
+from tests.support.server_processes import cluster, wait_known
+from tests.waiting import DEADLINE_S
 
 TOPIC = "timed"
 KILLS = by_length(2, 40)

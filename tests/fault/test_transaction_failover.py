@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import ReceivedMessage, TransactionState
 from tests.fault.test_failover import TOPIC, consume_all, ready
-from tests.fault.waiting import until
+from tests.waiting import wait_until
 
 SOON = (
     "--set",
@@ -61,7 +61,7 @@ def test_open_transactions_outlive_their_master(tmp_path: Path) -> None:
                     with producer.transaction(TOPIC, b"%s %d" % (kind, number)) as transaction:
                         transaction.unknown()
             # Some were put back, so that there are copies.
-            until(lambda: len(listener.asked) >= 5, "five that were asked about")
+            wait_until(lambda: len(listener.asked) >= 5, "five that were asked about")
             master = brokers.master()
             epoch = brokers.wait(1).master_epoch
             # One more, whose work lasts until another broker is master.

@@ -27,10 +27,10 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER
-from tests.fault.forked_process import ROOT, ForkedProcess
-from tests.fault.waiting import DEADLINE_S
-from tests.unit.broker.running_broker import Client, records, run
-from tests.unit.broker.transaction_bench import GROUP, Half, half_of, prepare, stored
+from tests.support.forked_process import ROOT, ForkedProcess
+from tests.support.running_broker import Client, records, run
+from tests.support.transaction_bench import GROUP, Half, half_of, prepare, stored
+from tests.waiting import DEADLINE_S
 
 # Five rounds in which a broker would ask again, if it had not understood.
 QUIET_S = 0.5

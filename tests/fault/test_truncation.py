@@ -20,7 +20,7 @@ from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.testing import FaultyDisk, Keep, ManualClock, keep_random_blocks, keep_unsynced, lose_unsynced
 from tests.effort import by_length
-from tests.fault.replica_checks import (
+from tests.support.replica_checks import (
     Branches,
     check_copy,
     copy,
@@ -31,7 +31,7 @@ from tests.fault.replica_checks import (
     records,
     shown,
 )
-from tests.fault.store_checks import CUT_STEP, append, check_store, faulty, open_store, small_options
+from tests.support.store_checks import CUT_STEP, append, check_store, faulty, open_store, small_options
 
 ASYNC = small_options(flush_mode=FlushMode.ASYNC, segment_size_bytes=4096)
 SYNC = small_options(segment_size_bytes=4096)

@@ -13,8 +13,8 @@ from penstock.coordinator.metadata.zookeeper import ZooKeeperMetadata
 from penstock.coordinator.metadata.zookeeper_options import ZooKeeperOptions
 from penstock.errors import MetadataError, MetadataUnavailableError, MetadataUnknownError
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.fault.waiting import until_async as until
 from tests.fault.zookeeper_candidates import Candidate, check_one_at_a_time, delete_everything
+from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 TICK_MS = 200

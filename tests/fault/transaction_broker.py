@@ -27,7 +27,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import STORE
+from tests.support.running_broker import STORE
 
 
 def kind_of(requests: Sequence[AppendRequest]) -> str:

@@ -12,7 +12,7 @@ from typing import Self
 
 from kazoo.client import KazooClient
 
-from tests.fault.forked_process import ForkedProcess
+from tests.support.forked_process import ForkedProcess
 
 WAIT_S = 90.0
 

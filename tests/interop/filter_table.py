@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.interop.java_filter import RELEASES, java_answers
-from tests.unit.filters.java_table import Row, read_table, write_table
+from tests.support.filters.java_table import Row, read_table, write_table
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
 from tests.interop.java_release import VERSIONS, missing_tools
 from tests.interop.wire.driver import Driver, DriverError
 from tests.interop.wire.servers import or_skip
-from tests.unit.remoting.test_tls import make_certificate
+from tests.support.certificates import make_certificate
 
 pytestmark = [pytest.mark.interop]
 SECRET = "app-secret-do-not-tell"

@@ -19,11 +19,11 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
-from tests.fault.server_processes import ServerProcess
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import missing_tools, prepare_build
 from tests.interop.wire.background import Background, free_port, is_listening
 from tests.interop.wire.rocketmq_server import JVM_OPTIONS, SERVER_BUILD, mqadmin_command
+from tests.support.server_processes import ServerProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 NAME = "broker-j"

@@ -11,9 +11,9 @@ import pytest
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_filter import RELEASES, java_answers, java_tags
 from tests.interop.java_release import missing_tools
-from tests.unit.filters.answers import our_answers
-from tests.unit.filters.java_table import read_table, read_tags
-from tests.unit.filters.random_expressions import Expressions
+from tests.support.filters.answers import our_answers
+from tests.support.filters.java_table import read_table, read_tags
+from tests.support.filters.random_expressions import Expressions
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 COUNT = 5_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 
 import penstock
 from penstock.metadata.fastjson import loads
-from tests.fault.server_processes import ServerProcess
 from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import VERSIONS, missing_tools, prepare_build
 from tests.interop.wire import rocketmq_server
@@ -26,6 +25,8 @@ from tests.interop.wire.peer import Peer
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import SERVER_BUILD
 from tests.interop.wire.small_rocketmq import SEGMENT, SmallRocketMQ
+from tests.support.server_processes import ServerProcess
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(400)]
 TOPIC = "ha-orders"
@@ -80,16 +81,6 @@ def number_of(found: bytes | str) -> int:
 def send(producer: penstock.Producer, first: int, count: int) -> None:
     for number in range(first, first + count):
         assert producer.send(TOPIC, body(number), tag="t", keys=f"k{number}").is_ok
-
-
-def until(holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = holds()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
 
 
 def consume(names: str, group: str, wanted: int, timeout_s: float = 60.0) -> set[int]:
@@ -168,16 +159,16 @@ def test_a_java_slave_follows_a_penstock_master(tmp_path: Path) -> None:
     )
     try:
         with penstock.Producer(master.nameserver, send_timeout_ms=10_000) as producer:
-            until(lambda: _is_replicated(producer), "the Java slave acknowledges")
+            wait_until(lambda: _is_replicated(producer), "the Java slave acknowledges")
             send(producer, 1, 400)
             # The slave dies, and goes on where it was.
             slave.restart(crash=True)
-            until(lambda: _is_replicated(producer), "the Java slave is back")
+            wait_until(lambda: _is_replicated(producer), "the Java slave is back")
             send(producer, 401, 200)
             results = [producer.send(TOPIC, body(601 + number), delay_level=1) for number in range(3)]
             assert {result.durability for result in results} == {"replicated"}
         assert consume(master.nameserver, GROUP, 604) == set(range(604))
-        until(lambda: has_taken_over(slave_folder, GROUP), "the Java slave's tables", 120)
+        wait_until(lambda: has_taken_over(slave_folder, GROUP), "the Java slave's tables")
         assert master._broker_process.stop() == 0
         # The Java slave hands out all that the Penstock master had.
         assert consume(master.nameserver, "at-the-slave", 604, 90) == set(range(604))
@@ -209,9 +200,11 @@ def test_a_penstock_slave_follows_a_java_master(tmp_path: Path, java_client: Dri
                 for number in range(600, 603):
                     producer.send(TOPIC, body(number), delay_level=1)
             assert consume(master.nameserver, GROUP, 603) == set(range(603))
-            until(lambda: has_taken_over(slave.data, GROUP), "the slave's tables")
-            until(lambda: table(slave.data, "delayOffset.json").get("offsetTable"), "the progress of delays")
-            until(lambda: log_of(slave.data) == _last(log_of(master_folder), slave.data), "the same log")
+            wait_until(lambda: has_taken_over(slave.data, GROUP), "the slave's tables")
+            wait_until(
+                lambda: table(slave.data, "delayOffset.json").get("offsetTable"), "the progress of delays"
+            )
+            wait_until(lambda: log_of(slave.data) == _last(log_of(master_folder), slave.data), "the same log")
             master._broker_process.kill()
             # The Penstock slave hands out all that the Java master had, to Python and to Java.
             assert consume(master.nameserver, "at-the-slave", 603, 90) == set(range(603))

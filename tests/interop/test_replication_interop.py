@@ -19,7 +19,8 @@ from tests.interop.java_errors import RegistryOutOfReach
 from tests.interop.java_release import missing_tools, prepare_build
 from tests.interop.wire.rocketmq_server import SERVER_BUILD, RocketMQ
 from tests.interop.wire.small_rocketmq import SEGMENT, SmallRocketMQ
-from tests.unit.replication.store_pair import Node, log_bytes, until
+from tests.support.store_pair import Node, log_bytes
+from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 # RocketMQ's own timings, but for a slave that does not wait five seconds to connect again.
@@ -64,7 +65,7 @@ def test_a_penstock_slave_follows_a_java_master(tmp_path: Path) -> None:
             slave = await Node(tmp_path / "slave", classic=True, options=OPTIONS, store_options=STORE).start()
             await slave.follow(master.ha_address)
             await asyncio.to_thread(send, master, first, count)
-            await until(lambda: offsets(slave) == first + count, "everything is copied", 60)
+            await until(lambda: offsets(slave) == first + count, "everything is copied")
             end = slave.store.log.max_offset
             data, base, seen = log_bytes(slave.store), slave.store.log.min_offset, found(slave)
             assert data == master.log(base, end)

@@ -18,7 +18,7 @@ from penstock.spark.schema import COLUMNS
 from tests.interop.conftest import WrittenStore
 from tests.interop.java_messages import StoredMessage
 from tests.interop.workload import QueueKey, in_queues
-from tests.unit.spark.messages import moment
+from tests.support.random_messages import moment
 
 
 def can_be_unpacked(message: StoredMessage) -> bool:

@@ -21,8 +21,8 @@ from penstock.runtime import Runtime, SeededEntropy
 from penstock.store import FlushMode, MessageStore, StoreOptions
 from penstock.testing.clock import ManualClock
 from penstock.testing.scratch_disk import scratch_parent
-from tests.fault.replica_checks import log_bytes
-from tests.fault.store_checks import (
+from tests.support.replica_checks import log_bytes
+from tests.support.store_checks import (
     Ledger,
     assert_genuine,
     message_of,

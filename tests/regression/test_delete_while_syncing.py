@@ -16,7 +16,7 @@ import pytest
 from penstock.message import Message
 from penstock.store import MessageStore
 from penstock.store.inspection import verify
-from tests.fault.store_checks import small_options
+from tests.support.store_checks import small_options
 
 SECONDS = 1.5
 

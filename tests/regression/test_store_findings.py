@@ -15,7 +15,7 @@ import pytest
 from penstock.message import Message
 from penstock.store import Durability, FlushMode
 from penstock.testing import ManualClock
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     audit,
@@ -74,7 +74,7 @@ def test_the_oldest_offset_does_not_go_back_when_a_rebuilt_queue_is_opened_again
 NO_SPACE_FOR_SLOTS = """
 import errno, gc, logging, sys
 from pathlib import Path
-from tests.fault.store_checks import ManualClock, append, faulty, open_store
+from tests.support.store_checks import ManualClock, append, faulty, open_store
 
 logging.disable()
 folder = Path(sys.argv[1])

@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.spark.live import close_scans
 from penstock.spark.reasons import reason_of
 from tests.spark.conftest import BROKERS
-from tests.unit.spark.guarded_node import SECRETS, GuardedNode, guarded_node
+from tests.support.guarded_node import SECRETS, GuardedNode, guarded_node
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="no openssl to make certificates with"

@@ -9,9 +9,9 @@ import penstock
 from penstock.errors import PenstockError
 from penstock.spark.pipelines.archive_reading import archived_ranges
 from tests.effort import by_length
-from tests.fault.server_processes import cluster, wait_known
-from tests.fault.test_archive_kill import stored_rows
 from tests.spark.test_pipeline_signals import archived, command, terminate
+from tests.support.archive_rows import stored_rows
+from tests.support.server_processes import cluster, wait_known
 
 TOPIC, QUEUES = "orders", 3
 FIRST, MAX_ROWS, KILLS = by_length(400, 1_500), 100, by_length(1, 2)

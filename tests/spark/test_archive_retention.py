@@ -22,7 +22,7 @@ from penstock.testing.embedded import STORE
 from tests.spark.conftest import BROKERS
 from tests.spark.retention import ExpiringNode
 from tests.spark.test_archive import Row, plain_rows
-from tests.unit.client.consuming import until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +185,7 @@ def test_what_the_first_batch_reads_is_waited_for(
     seen: list[int] = []
 
     def take(frame: DataFrame, number: int) -> None:
-        until(lambda: waiting.taken(topic) == [0, 0])
+        wait_until(lambda: waiting.taken(topic) == [0, 0])
         waiting.expire()
         assert waiting.firsts(topic) == [0, 0]
         seen.append(frame.count())

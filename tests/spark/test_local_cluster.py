@@ -18,7 +18,7 @@ import pytest
 
 from tests.spark.conftest import BROKERS
 from tests.spark.processes import QUICK_SETTINGS, quick_java
-from tests.unit.spark.guarded_node import SECRETS, GuardedNode, guarded_node
+from tests.support.guarded_node import SECRETS, GuardedNode, guarded_node
 
 QUEUES, ROWS, BODY = 4, 400, 2_000
 LIMIT_S = 400.0

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from penstock.spark import archive, run_pipeline
 from tests.effort import LONG, by_length
 from tests.spark.processes import listening_sockets, processes_of, quick_start
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 1_000
@@ -140,13 +140,6 @@ def test_an_archive_that_is_interrupted_and_terminated_has_each_message_once(
     assert [item.lag for item in progress if item.queue.topic == topic] == [0, 0, 0]
 
 
-def wait_for(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 # How far a driver is: its JVM is there, the JVM listens for the driver, the context listens for executors.
 JVM, GATEWAY, CONTEXT = range(3)
 
@@ -173,12 +166,12 @@ def test_a_pipeline_that_is_stopped_while_spark_starts_leaves_nothing(
         with command(tmp_path, *line) as starting:
             group = starting.process.pid
             try:
-                wait_for(lambda at=at, group=group: has_reached(at, group), "a JVM starts")
+                wait_until(lambda at=at, group=group: has_reached(at, group), "a JVM starts")
                 stop(starting)
                 code = starting.process.wait(120)
                 # On a busy machine the start may have been over by then: a stop is no failure.
                 assert code == 130 or is_stopped(starting), (code, starting.log.read_text())
-                wait_for(lambda group=group: not processes_of(group), "its JVM ends")
+                wait_until(lambda group=group: not processes_of(group), "its JVM ends")
             finally:
                 if processes_of(group):
                     os.killpg(group, signal.SIGKILL)

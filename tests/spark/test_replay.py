@@ -26,7 +26,7 @@ from penstock.spark.pipelines.replay import ReplaySettings, replay
 from penstock.testing import ManualClock
 from tests.effort import by_length
 from tests.spark.processes import quick_start
-from tests.unit.spark.archive_rows import SCHEMA, batch_of, places
+from tests.support.archive_rows import SCHEMA, batch_of, places
 
 SMALL = ReplaySettings(slice_rows=150)
 ROWS = 240

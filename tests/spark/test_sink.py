@@ -265,7 +265,7 @@ def test_an_old_copy_of_a_checkpoint_is_an_error_and_not_a_loss(spark, node, tmp
 
 def test_a_batch_waits_for_the_broker_that_may_have_published_it(spark, node, tmp_path):
     """Spark died between the sink's commit and its own; the broker that published is away when it starts again."""
-    from tests.unit.client.test_staging_home import A, B, batch, pair
+    from tests.support.staging_pair import A, B, batch, pair
 
     source = node.topic("in", 1)
     node.send(source, ["1", "2", "3"])

@@ -16,8 +16,8 @@ import penstock
 from penstock.spark import run_pipeline
 from penstock.spark.pipelines.stream_status import pipeline_status
 from tests.effort import LONG, by_length, chosen_seed
-from tests.fault.server_processes import ServerProcess, cluster, wait_known
 from tests.spark.processes import processes_of, quick_start
+from tests.support.server_processes import ServerProcess, cluster, wait_known
 
 ROOT = Path(__file__).resolve().parents[2]
 JVM_END_S = 120.0

@@ -16,8 +16,8 @@ import penstock
 from penstock.spark import run_pipeline
 from penstock.spark.pipelines.stream_status import pipeline_status
 from tests.effort import by_length, chosen_seed
-from tests.fault.server_processes import cluster
 from tests.spark.test_stream_crash import Driver
+from tests.support.server_processes import cluster
 
 QUEUES, ORDERS, REPEATS = 4, by_length(900, 3_000), by_length(180, 600)
 WINDOW_S = 300

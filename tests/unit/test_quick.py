@@ -48,7 +48,7 @@ def test_a_changed_module_brings_its_tests_and_those_of_its_importers() -> None:
 
 
 def test_a_changed_test_comes_first_and_a_helper_brings_the_tests_that_import_it() -> None:
-    found = quick.choices(["tests/unit/store/test_segment.py", "tests/fault/store_checks.py"])
+    found = quick.choices(["tests/unit/store/test_segment.py", "tests/support/store_checks.py"])
     assert (found[0].file, found[0].rank) == ("tests/unit/store/test_segment.py", 1)
     assert "tests/fault/test_crash_kill.py" in {one.file for one in found}
 
@@ -82,8 +82,8 @@ def test_a_revision_that_is_not_there_is_an_error_without_a_traceback() -> None:
 
 def test_a_test_imports_what_its_helpers_import() -> None:
     file = "tests/fault/test_crash_kill.py"
-    assert "tests.fault.store_checks" in imports.direct(file)
-    assert imports.direct("tests/fault/store_checks.py") <= imports.with_helpers(file)
+    assert "tests.support.store_checks" in imports.direct(file)
+    assert imports.direct("tests/support/store_checks.py") <= imports.with_helpers(file)
     assert "hypothesis" not in imports.with_helpers(file), "conftest.py of all tests is left out"
 
 

@@ -206,3 +206,24 @@ def test_make_help_describes_every_command() -> None:
     declared = set(re.findall(r"(?m)^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8")))
     assert described == declared
     assert {"bench", "check", "demo", "help", "interop", "test"} <= described
+
+
+def imported_helpers(path: Path) -> Iterator[Path]:
+    """Modules below tests/ that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+            folder = ROOT / str(node.module).replace(".", "/")
+            for name in node.names:
+                module = folder / f"{name.name}.py"
+                yield module if module.exists() else folder.with_suffix(".py")
+
+
+def test_helpers_of_several_folders_lie_in_support() -> None:
+    """A test imports helpers of its own folder, of folders above or below it, and of tests/support."""
+    support, wrong = ROOT / "tests" / "support", []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for helper in imported_helpers(path):
+            near = helper.parent in path.parents or path.parent in helper.parents
+            if not near and support not in helper.parents:
+                wrong.append(f"{path.relative_to(ROOT)} imports {helper.relative_to(ROOT)}")
+    assert not wrong, "\n".join(wrong)

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from tests.fault.cluster.load import ClusterLoad
 from tests.fault.cluster.nodes import Cluster, revive
 from tests.fault.cluster.pace import BRIEF, LONGER_THAN_LEASE, LONGER_THAN_SESSION, REST
-from tests.fault.server_processes import ServerProcess
+from tests.support.server_processes import ServerProcess
 
 SECOND = 1 / 3
 MASTER = 2 / 3

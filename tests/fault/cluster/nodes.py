@@ -22,8 +22,8 @@ from penstock.testing.reserved_port import ReservedPort
 from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
 from tests.fault.broker_set import NAME, BrokerSet
 from tests.fault.cluster.pace import BEAT_MS, MASTER_LEASE_MS, SESSION_MS, TICK_MS
-from tests.fault.cutting_proxy import CuttingProxy
-from tests.fault.server_processes import ServerProcess, broker, name_server, options
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.server_processes import ServerProcess, broker, name_server, options
 
 REVIVE_S = 120.0
 CALM_S = 180.0

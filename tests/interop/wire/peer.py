@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -135,14 +135,6 @@ class Peer:
 
 def bodies(messages: Iterable[Json]) -> list[str]:
     return sorted(message["body"] for message in messages)
-
-
-def eventually(holds: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
-    """Waits for what takes a moment; fails when it takes longer."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.1)
 
 
 def saved_offset_sum(store: Path, topic: str, group: str) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.wire.frames import Wire, has_route
-from tests.interop.wire.peer import Peer, bodies, eventually, in_queue_order, offset_id_parts
+from tests.interop.wire.peer import Peer, bodies, in_queue_order, offset_id_parts
 from tests.interop.wire.session_broker import heartbeat, subscription, topic_fields
+from tests.waiting import wait_until
 
 FOUND, NO_NEW, NO_MATCH, ILLEGAL = range(4)
 
@@ -19,7 +20,7 @@ def make_topic(peer: Peer, queues: int = 4) -> str:
     topic = peer.fresh("go-topic")
     with Wire(peer.server.broker) as wire:
         assert wire.call(17, topic_fields(topic, queues)).code == 0
-    eventually(lambda: has_route(peer.server.nameserver, topic), "the topic has a route")
+    wait_until(lambda: has_route(peer.server.nameserver, topic), "the topic has a route")
     return topic
 
 
@@ -28,7 +29,7 @@ def make_group(peer: Peer, topic: str) -> str:
     group = peer.fresh("go-group")
     with Wire(peer.server.broker) as wire:
         assert wire.call(34, body=heartbeat("first", subscription(topic), group=group)).code == 0
-    eventually(lambda: has_route(peer.server.nameserver, f"%RETRY%{group}"), "the retry topic has a route")
+    wait_until(lambda: has_route(peer.server.nameserver, f"%RETRY%{group}"), "the retry topic has a route")
     return group
 
 
@@ -66,7 +67,7 @@ def test_a_topic_comes_into_being_with_its_first_send(go_peer: Peer) -> None:
     topic = go_peer.fresh("go-topic")
     (result,) = go_peer.send(topic, [{"body": "0123456789", "fill": 1000}])
     assert result["status"] == "SEND_OK"
-    eventually(lambda: has_route(go_peer.server.nameserver, topic), "the topic has a route")
+    wait_until(lambda: has_route(go_peer.server.nameserver, topic), "the topic has a route")
     (message,) = go_peer.received(go_peer.push(topic, group=make_group(go_peer, topic)), 1)
     assert (message["bodyLength"], message["body"][:10]) == (10_000, "0123456789")
 
@@ -78,7 +79,7 @@ def test_a_group_shares_a_topic(go_peer: Peer) -> None:
     first, second = go_peer.push(topic, group=group), go_peer.push(topic, group=group)
     for queue in range(4):
         go_peer.send(topic, [f"{queue}-{i}" for i in range(5)], queue=queue)
-    eventually(
+    wait_until(
         lambda: len(go_peer.received(first, 0)) + len(go_peer.received(second, 0)) >= 20,
         "all came",
         timeout_s=30,
@@ -129,7 +130,7 @@ def test_a_refused_message_comes_again_and_becomes_a_dead_letter(go_peer: Peer) 
         (topic, 1),
     ]
     dead_topic = f"%DLQ%{group}"
-    eventually(lambda: has_route(go_peer.server.nameserver, dead_topic), "the dead letter has a topic")
+    wait_until(lambda: has_route(go_peer.server.nameserver, dead_topic), "the dead letter has a topic")
     (dead,) = go_peer.received(go_peer.push(dead_topic, group=make_group(go_peer, dead_topic)), 1)
     assert (dead["body"], dead["keys"], dead["properties"]["RETRY_TOPIC"]) == ("poison", "k", topic)
 

@@ -11,11 +11,11 @@ from tests.interop.wire.driver import DriverError
 from tests.interop.wire.peer import (
     Peer,
     bodies,
-    eventually,
     in_queue_order,
     offset_id_parts,
     saved_offset_sum,
 )
+from tests.waiting import wait_until
 
 # -- sends -------------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ def test_a_request_gets_its_reply(peer: Peer) -> None:
 def test_a_group_shares_a_topic(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     first, second = peer.push(topic, group=group), peer.push(topic, group=group)
-    eventually(lambda: len(peer.assigned(first)) == len(peer.assigned(second)) == 2, "two queues each")
+    wait_until(lambda: len(peer.assigned(first)) == len(peer.assigned(second)) == 2, "two queues each")
     assert not set(peer.assigned(first)) & set(peer.assigned(second))
     for queue in range(4):
         peer.send(topic, [f"{queue}-{i}" for i in range(5)], queue=queue)
@@ -139,7 +139,7 @@ def test_broadcast_reaches_every_member(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     consumers = [peer.push(topic, group=group, broadcast=True) for _ in range(2)]
     for consumer in consumers:
-        eventually(lambda name=consumer: len(peer.assigned(name)) == 4, "all queues are everyone's")
+        wait_until(lambda name=consumer: len(peer.assigned(name)) == 4, "all queues are everyone's")
     peer.send(topic, [f"m{i}" for i in range(12)])
     for consumer in consumers:
         assert bodies(peer.received(consumer, 12)) == sorted(f"m{i}" for i in range(12))
@@ -166,7 +166,7 @@ def test_orderly_consumption_keeps_the_order_of_each_queue(peer: Peer) -> None:
 def test_two_orderly_consumers_never_share_a_queue(peer: Peer) -> None:
     topic, group = peer.create_topic(queues=4), peer.fresh("group")
     consumers = [peer.push(topic, group=group, orderly=True, sleep=5) for _ in range(2)]
-    eventually(lambda: [len(peer.assigned(name)) for name in consumers] == [2, 2], "two queues each", 40)
+    wait_until(lambda: [len(peer.assigned(name)) for name in consumers] == [2, 2], "two queues each")
     for queue in range(4):
         peer.send(topic, [f"{queue}-{i}" for i in range(10)], queue=queue)
     first, second = (peer.received(name, 20) for name in consumers)
@@ -224,7 +224,7 @@ def test_a_new_group_starts_where_it_wants_to(peer: Peer) -> None:
         assert bodies(peer.received(peer.push(topic, **{"from": start}), 1)) == ["old"]
     empty = peer.create_topic(queues=1)
     late = peer.push(empty, **{"from": "last"})
-    eventually(lambda: len(peer.assigned(late)) == 1, "the queue is assigned")
+    wait_until(lambda: len(peer.assigned(late)) == 1, "the queue is assigned")
     time.sleep(0.5)
     peer.send(empty, ["new"])
     assert bodies(peer.received(late, 1)) == ["new"]
@@ -238,12 +238,12 @@ def test_the_share_of_a_dead_consumer_goes_to_the_living(peer: Peer, drivers: Dr
     try:
         survivor = peer.push(topic, group=group)
         victim = peer.push(topic, group=group, driver=doomed)
-        eventually(
+        wait_until(
             lambda: len(peer.assigned(survivor)) == len(peer.assigned(victim, driver=doomed)) == 2,
             "two queues each",
         )
         doomed.kill()
-        eventually(lambda: len(peer.assigned(survivor)) == 4, "all queues are the survivor's")
+        wait_until(lambda: len(peer.assigned(survivor)) == 4, "all queues are the survivor's")
         for queue in range(4):
             peer.send(topic, [f"{queue}-{i}" for i in range(3)], queue=queue)
         found = peer.received(survivor, 12)
@@ -334,7 +334,7 @@ def test_messages_are_found_by_key_and_by_id(peer: Peer) -> None:
             return []
 
     # The key index follows the log by a moment.
-    eventually(lambda: len(by_key("all")) == 6, "all are indexed")
+    wait_until(lambda: len(by_key("all")) == 6, "all are indexed")
     assert by_key("order-0") == ["m0", "m2", "m4"]
     assert by_key("nothing") == []
     with pytest.raises(DriverError) as absent:
@@ -358,7 +358,7 @@ def test_offsets_and_messages_survive_a_restart(peer: Peer, crash: bool) -> None
     assert len(peer.received(consumer, 10)) == 10
     peer.close(consumer)
     # Within the configured second, but for RocketMQ's first ten.
-    eventually(lambda: saved_offset_sum(peer.server.store, topic, group) == 10, "the offsets are on disk")
+    wait_until(lambda: saved_offset_sum(peer.server.store, topic, group) == 10, "the offsets are on disk")
     peer.server.restart(crash=crash)
 
     def sends() -> bool:
@@ -368,6 +368,6 @@ def test_offsets_and_messages_survive_a_restart(peer: Peer, crash: bool) -> None
             return False
         return True
 
-    eventually(sends, "the producer finds the broker again", 30)
+    wait_until(sends, "the producer finds the broker again")
     assert bodies(peer.received(peer.push(topic, group=group), 1)) == ["after"]
     assert len(peer.received(peer.push(topic), 11)) == 11

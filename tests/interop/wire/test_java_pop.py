@@ -12,8 +12,9 @@ import pytest
 
 from tests.interop.wire.conftest import Drivers
 from tests.interop.wire.mqadmin import MqAdmin
-from tests.interop.wire.peer import Peer, bodies, eventually
+from tests.interop.wire.peer import Peer, bodies
 from tests.interop.wire.penstock_server import Penstock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.feature("pop", "rocketmq-5.3")
 CLIENT = "java-5.3.3"
@@ -55,7 +56,7 @@ def test_pop_consumers_share_a_topic(peer: Peer, set_mode: Callable[..., None]) 
     def found() -> list[dict[str, object]]:
         return [message for name in names for message in peer.received(name, 0)]
 
-    eventually(lambda: len(found()) >= 100, "all messages are popped", 30)
+    wait_until(lambda: len(found()) >= 100, "all messages are popped")
     # Nothing is popped twice while it is invisible, and nothing comes again that was acknowledged.
     time.sleep(INVISIBLE_MS / 1000 + 2)
     assert bodies(found()) == sorted(f"m{i}" for i in range(100))
@@ -126,7 +127,7 @@ def test_a_group_pops_one_topic_and_pulls_another(peer: Peer, set_mode: Callable
     second = peer.push(pulled, group=group, pop=INVISIBLE_MS)
     peer.send(pulled, [f"q{i}" for i in range(20)])
     assert bodies(peer.received(second, 20)) == sorted(f"q{i}" for i in range(20))
-    eventually(lambda: len(peer.assigned(second)) == 4, "its queues are there to be pulled")
+    wait_until(lambda: len(peer.assigned(second)) == 4, "its queues are there to be pulled")
     peer.close(second)
     third = peer.push(popped, group=group)
     peer.send(popped, [f"r{i}" for i in range(20)])
@@ -146,7 +147,7 @@ def test_clients_pop_their_own_share_and_that_of_the_next(
     def found() -> list[dict[str, object]]:
         return [message for name in names for message in peer.received(name, 0)]
 
-    eventually(lambda: len(found()) >= 60, "all messages are popped", 40)
+    wait_until(lambda: len(found()) >= 60, "all messages are popped")
     assert bodies(found()) == sorted(f"m{i}" for i in range(60))
 
 
@@ -165,10 +166,9 @@ def test_nothing_is_lost_when_the_broker_is_killed(drivers: Drivers, tmp_path: P
         consumer = peer.push(topic, group=group, pop=INVISIBLE_MS, batch=8, sleep=20)
         peer.received(consumer, 40)
         server.restart(crash=True)
-        eventually(
+        wait_until(
             lambda: {message["body"] for message in peer.received(consumer, 0)} == set(sent),
             "everything is popped",
-            60,
         )
         found = peer.received(consumer, 0)
         print(f"{len(found) - len(sent)} of {len(sent)} came again after the kill")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.wire.conftest import Drivers
-from tests.interop.wire.peer import Peer, eventually
+from tests.interop.wire.peer import Peer
 from tests.interop.wire.penstock_server import Penstock
+from tests.waiting import wait_until
 
 FLOOD_S = 6
 KILLS = 3
@@ -49,10 +50,9 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(drivers: Drivers
 
         acknowledged = acknowledged_path.read_text().split()
         assert len(acknowledged) == told["sent"] > 100
-        eventually(
+        wait_until(
             lambda: set(acknowledged) <= {message["body"] for message in peer.received(consumer, 0)},
             "everything acknowledged is delivered",
-            30,
         )
         delivered = peer.received(consumer, 0)
         places = {(message["queueId"], message["queueOffset"]) for message in delivered}

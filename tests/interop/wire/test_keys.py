@@ -6,9 +6,10 @@ import pytest
 
 import penstock
 from penstock.errors import ClientError
-from tests.interop.wire.peer import Peer, Server, eventually
+from tests.interop.wire.peer import Peer, Server
 from tests.interop.wire.rocketmq_server import RocketMQ
 from tests.interop.wire.test_python_clients import QUICK, Listener
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_the_value_of_a_key_is_found_in_its_partition(server: Server, topic: str
     with penstock.Admin(server.nameserver) as admin:
         for number in range(3):
             # RocketMQ's index follows its log a little later.
-            eventually(
+            wait_until(
                 lambda key=f"k{number}": len(admin.read_by_key(topic, key).messages) == 2,  # type: ignore[misc]
                 f"values of k{number}",
             )

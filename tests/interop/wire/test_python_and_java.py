@@ -16,7 +16,8 @@ from penstock.client.received import ReceivedMessage
 from penstock.client.trace_records import TraceRecord
 from tests.interop.wire.conftest import Drivers
 from tests.interop.wire.mqadmin import MqAdmin
-from tests.interop.wire.peer import Peer, Server, eventually
+from tests.interop.wire.peer import Peer, Server
+from tests.waiting import wait_until
 
 QUICK = {"route_interval_ms": 500, "rebalance_interval_ms": 1_000, "heartbeat_interval_ms": 1_000}
 _fresh = Peer.fresh
@@ -88,7 +89,7 @@ def test_what_java_gave_up_is_redriven_once(server: Server, java: Peer) -> None:
     java.send(topic, [{"body": f"poison {number}", "keys": f"k{number}"} for number in range(3)])
     java.received(consumer, 3)
     with penstock.Admin(server.nameserver) as admin:
-        eventually(
+        wait_until(
             lambda: [summary.count for summary in admin.dead_letters.groups(group)] == [3],
             "three dead letters",
         )
@@ -119,7 +120,7 @@ def test_traces_of_java_are_read(server: Server, java: Peer) -> None:
     sent = java.driver.do("send", name=name, topic=topic, how="sync", messages=[message])["results"][0]
     java.received(consumer, 1)
     with penstock.Admin(server.nameserver) as admin:
-        eventually(lambda: len(admin.trace_message(sent["msgId"])) == 3, "three traces", timeout_s=30)
+        wait_until(lambda: len(admin.trace_message(sent["msgId"])) == 3, "three traces", timeout_s=30)
         pub, before, after = admin.trace_message(sent["msgId"])
     assert [str(each.kind) for each in (pub, before, after)] == ["Pub", "SubBefore", "SubAfter"]
     assert (pub.group, pub.topic, pub.tag, pub.keys) == (f"group-of-{name}", topic, "t", "k1")
@@ -149,7 +150,7 @@ def test_traces_of_python_are_read_by_mqadmin(server: Server, java: Peer, tmp_pa
             printed = admin.run("queryMsgTraceById", "-i", sent.msg_id).output
             return group in printed and producers in printed
 
-        eventually(is_shown, "mqadmin shows both", timeout_s=30)
+        wait_until(is_shown, "mqadmin shows both", timeout_s=30)
     assert re.search(rf"Pub +{producers} .*success", printed), printed
     assert re.search(r"Sub +.*success", printed), printed
 
@@ -178,7 +179,7 @@ def _traced_end(java: Peer, admin: penstock.Admin, name: str, topic: str, kind: 
         ends[:] = [each for each in records if each.kind == "EndTransaction" and not each.from_check]
         return bool(ends)
 
-    eventually(has_ended, "the end is traced", timeout_s=60)
+    wait_until(has_ended, "the end is traced", timeout_s=60)
     return ends[0]
 
 
@@ -204,6 +205,6 @@ def test_mqadmin_reads_bodies_with_traces_of_transactions_and_recalls(
                 printed = admin.run("queryMsgTraceById", "-i", msg_id).output
                 return producers in printed
 
-            eventually(is_shown, "mqadmin shows the send", timeout_s=30)
+            wait_until(is_shown, "mqadmin shows the send", timeout_s=30)
             assert re.search(rf"Pub +{producers} .*success", printed), printed
             assert "Exception" not in printed, printed

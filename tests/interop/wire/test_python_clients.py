@@ -13,7 +13,8 @@ import pytest
 import penstock
 from penstock.client.received import ReceivedMessage
 from tests.interop.wire.conftest import Drivers
-from tests.interop.wire.peer import Peer, Server, bodies, eventually
+from tests.interop.wire.peer import Peer, Server, bodies
+from tests.waiting import wait_until
 
 # Routes and shares are looked at often, so that a topic of this second is seen in the next.
 QUICK = {"route_interval_ms": 500, "rebalance_interval_ms": 1_000, "heartbeat_interval_ms": 1_000}
@@ -34,7 +35,7 @@ class Listener:
         return self._outcome(message)
 
     def await_count(self, count: int) -> list[ReceivedMessage]:
-        eventually(lambda: len(self.messages) >= count, f"{count} messages, not {len(self.messages)}")
+        wait_until(lambda: len(self.messages) >= count, f"{count} messages, not {len(self.messages)}")
         return list(self.messages)
 
     def bodies(self) -> list[bytes]:
@@ -113,7 +114,7 @@ def test_a_topic_comes_into_being_with_its_first_send(server: Server, admin: pen
     name = _fresh("py-new")
     with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
         assert producer.send(name, b"first").is_ok
-    eventually(lambda: name in admin.list_topics(), "the topic is listed")
+    wait_until(lambda: name in admin.list_topics(), "the topic is listed")
 
 
 @pytest.mark.feature("python-clients", "rocketmq-5.3")
@@ -145,17 +146,17 @@ def test_a_group_shares_a_topic_and_takes_over(server: Server, topic: str) -> No
         **QUICK,
     ) as second:
         second.subscribe(topic)
-        eventually(lambda: len(_of(first, topic)) == len(_of(second, topic)) == 2, "two queues each")
+        wait_until(lambda: len(_of(first, topic)) == len(_of(second, topic)) == 2, "two queues each")
         with penstock.Producer(server.nameserver, group=_fresh("py-producers")) as producer:
             for body in numbered(40):
                 producer.send(topic, body)
-            eventually(lambda: len(first_seen.messages) + len(second_seen.messages) >= 40, "all came")
+            wait_until(lambda: len(first_seen.messages) + len(second_seen.messages) >= 40, "all came")
             assert first_seen.messages
             assert second_seen.messages
             first.close()
-            eventually(lambda: len(_of(second, topic)) == 4, "the other took over")
+            wait_until(lambda: len(_of(second, topic)) == 4, "the other took over")
             producer.send(topic, b"after")
-            eventually(lambda: b"after" in second_seen.bodies(), "it goes on")
+            wait_until(lambda: b"after" in second_seen.bodies(), "it goes on")
     assert {*first_seen.bodies(), *second_seen.bodies()} == {*numbered(40), b"after"}
 
 
@@ -244,7 +245,7 @@ def test_pull_style(server: Server, topic: str) -> None:
         consumer.assign([queue])
         consumer.seek(queue, 4)
         found: list[bytes] = []
-        eventually(lambda: bool(found.extend(_polled(consumer))) or len(found) >= 6, "six messages")
+        wait_until(lambda: bool(found.extend(_polled(consumer))) or len(found) >= 6, "six messages")
         assert found == numbered(10)[4:]
         consumer.commit()
         assert consumer.committed(queue) == 10
@@ -287,11 +288,11 @@ def test_administration(server: Server, admin: penstock.Admin, topic: str) -> No
         queue = producer.queues(topic)[0]
         sent = [producer.send(topic, body, keys="order-1", queue=queue) for body in numbered(6)]
     assert topic in admin.list_topics()
-    eventually(lambda: admin.describe_topic(topic).messages == 6, "all are counted")
+    wait_until(lambda: admin.describe_topic(topic).messages == 6, "all are counted")
     assert admin.min_offset(queue) == 0
     assert admin.max_offset(queue) == 6
     assert admin.offset_at(queue, int(time.time() * 1000) + 60_000) == 6
-    eventually(lambda: len(admin.query_messages(topic, "order-1")) == 6, "all are indexed")
+    wait_until(lambda: len(admin.query_messages(topic, "order-1")) == 6, "all are indexed")
     assert [message.body for message in admin.query_messages(topic, "order-1")] == numbered(6)
     assert admin.get_message(sent[2].offset_msg_id).body == b"002"
     assert admin.get_message(sent[2].msg_id, topic).body == b"002"
@@ -307,7 +308,7 @@ def test_administration(server: Server, admin: penstock.Admin, topic: str) -> No
         assert [member.client_id for member in described.members] == [consumer.client_id]
         assert described.retry_max_times == 3
         assert described.subscriptions[topic] == "*"
-    eventually(lambda: admin.offsets(group, topic).get(queue) == 6, "all is committed")
+    wait_until(lambda: admin.offsets(group, topic).get(queue) == 6, "all is committed")
     assert admin.describe_group(group).lag == 0
     assert admin.reset_offsets(group, topic, offsets={queue: 2})[queue] == 2
     again = Listener()
@@ -322,7 +323,7 @@ def test_administration(server: Server, admin: penstock.Admin, topic: str) -> No
     assert group in admin.list_groups()
     admin.delete_group(group)
     admin.delete_topic(topic)
-    eventually(lambda: topic not in admin.list_topics(), "it is gone")
+    wait_until(lambda: topic not in admin.list_topics(), "it is gone")
 
 
 # -- with Java ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import penstock
 from penstock.client import read_ahead
 from penstock.client.received import decode_records
 from penstock.client.scan import PullStatus, QueueId, Scan
-from tests.interop.wire.peer import Peer, Server, eventually
+from tests.interop.wire.peer import Peer, Server
+from tests.waiting import wait_until
 
 QUEUES = 2
 COUNT = 100
@@ -36,7 +37,7 @@ def queues(server: Server, scan: Scan) -> list[QueueId]:
         ]:
             future.result()
     found = scan.queues(topic)
-    eventually(lambda: all(item.max == COUNT for item in scan.ranges(found).values()), "all messages visible")
+    wait_until(lambda: all(item.max == COUNT for item in scan.ranges(found).values()), "all messages visible")
     return found
 
 
@@ -86,4 +87,4 @@ def test_progress_shows_as_lag(server: Server, scan: Scan, queues: list[QueueId]
     scan.commit(group, {queues[0]: COUNT, queues[1]: 40})
     with penstock.Admin(server.nameserver) as admin:
         assert admin.offsets(group, queues[0].topic) == {queues[0].queue: COUNT, queues[1].queue: 40}
-        eventually(lambda: admin.describe_group(group).lag == COUNT - 40, "the lag of the group")
+        wait_until(lambda: admin.describe_group(group).lag == COUNT - 40, "the lag of the group")

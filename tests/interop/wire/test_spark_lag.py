@@ -12,7 +12,8 @@ import penstock
 from penstock.client.scan import QueueId, Scan
 from tests.interop.java_release import missing_tools
 from tests.interop.wire.mqadmin import MqAdmin
-from tests.interop.wire.peer import Peer, Server, eventually
+from tests.interop.wire.peer import Peer, Server
+from tests.waiting import wait_until
 
 QUEUES = 2
 COUNT = 20
@@ -39,7 +40,7 @@ def filled(nameserver: str, scan: Scan) -> list[QueueId]:
         ]:
             future.result()
     found = scan.queues(topic)
-    eventually(lambda: all(item.max == COUNT for item in scan.ranges(found).values()), "all messages visible")
+    wait_until(lambda: all(item.max == COUNT for item in scan.ranges(found).values()), "all messages visible")
     return found
 
 
@@ -56,7 +57,7 @@ def test_mqadmin_shows_the_lag_of_a_group_that_only_commits(server: Server, mqad
             # Name, members, version, type, model, rate, lag.
             return re.search(rf"^{group[:64]} +0 .* {COUNT - DONE[1]}$", listed, re.MULTILINE) is not None
 
-        eventually(is_listed, f"{group} in the list of all groups with its lag and no members")
+        wait_until(is_listed, f"{group} in the list of all groups with its lag and no members")
         one = mqadmin.run("consumerProgress", "-g", group).output
         for queue, done in zip(queues, DONE, strict=True):
             row = rf"{queue.topic} +{queue.broker} +{queue.queue_id} +{COUNT} +{done} +{COUNT - done} "
@@ -65,7 +66,7 @@ def test_mqadmin_shows_the_lag_of_a_group_that_only_commits(server: Server, mqad
 
         # What is committed later shows too, and the reader is still no member.
         scan.commit(group, dict.fromkeys(queues, COUNT))
-        eventually(
+        wait_until(
             lambda: "Consume Diff Total: 0" in mqadmin.run("consumerProgress", "-g", group).output,
             "no lag any more",
         )

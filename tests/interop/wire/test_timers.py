@@ -13,9 +13,10 @@ import pytest
 from tests.interop.java_release import missing_tools
 from tests.interop.wire.conftest import Drivers
 from tests.interop.wire.driver import DriverError
-from tests.interop.wire.peer import Peer, Server, bodies, eventually
+from tests.interop.wire.peer import Peer, Server, bodies
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import RocketMQ
+from tests.waiting import wait_until
 
 JAVA = "java-5.3.3"
 # A second is RocketMQ's precision; the rest is for a busy machine.
@@ -142,7 +143,7 @@ def test_timers_of_a_java_broker_go_on_at_penstock(tmp_path: Path, drivers: Driv
             """By body: some come twice, so that sixty are not yet all of them."""
             return len({message["body"] for message in peer.received(consumer, 200, wait_ms=10)}) == 60
 
-        eventually(all_are_there, "every message comes", 60)
+        wait_until(all_are_there, "every message comes")
         time.sleep(1)
         found = peer.received(consumer, 200, wait_ms=10)
         log = ours.log_tail()

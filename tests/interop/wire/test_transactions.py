@@ -13,11 +13,12 @@ import penstock
 from tests.interop.java_release import missing_tools
 from tests.interop.wire.conftest import JAVA_CLIENTS, Drivers
 from tests.interop.wire.frames import Wire
-from tests.interop.wire.peer import Peer, Server, bodies, eventually
+from tests.interop.wire.peer import Peer, Server, bodies
 from tests.interop.wire.penstock_server import Penstock
 from tests.interop.wire.rocketmq_server import RocketMQ
 from tests.interop.wire.servers import or_skip
 from tests.interop.wire.test_go_client import make_group, make_topic
+from tests.waiting import wait_until
 
 # A Java broker's directory has its file sizes; Penstock is told of them.
 JAVA_SIZES = (
@@ -42,16 +43,15 @@ def check_kinds(peer: Peer, topic: str, consumer: str) -> None:
     name = peer.transacting()
     results = peer.transact(name, topic, KINDS)
     assert {result["status"] for result in results} == {"SEND_OK"}
-    eventually(lambda: visible(peer, consumer) == VISIBLE, "what is committed is consumed", 40)
+    wait_until(lambda: visible(peer, consumer) == VISIBLE, "what is committed is consumed")
     for message in peer.received(consumer, 2):
         (result,) = [r for r, (body, _, _) in zip(results, KINDS, strict=True) if body == message["body"]]
         assert message["msgId"] == result["msgId"]
         assert message["properties"]["TRAN_MSG"] == "true"
         assert message["keys"] == f"k-{message['body']}"
-    eventually(
+    wait_until(
         lambda: {each["body"] for each in peer.questions(name)} >= {"found committed", "found rolled back"},
         "both are asked about",
-        30,
     )
     assert {question["topic"] for question in peer.questions(name)} == {topic}
     time.sleep(2.5)  # rounds of checks, in which nothing more may happen
@@ -113,7 +113,7 @@ def test_python_transactions_end_as_their_program_says(server: Server) -> None:
         for body in (b"keep it", b"drop it"):
             with producer.transaction(topic, body) as transaction:
                 transaction.unknown()
-        eventually(lambda: listener.asked >= {b"keep it", b"drop it"}, "both are asked about", 40)
+        wait_until(lambda: listener.asked >= {b"keep it", b"drop it"}, "both are asked about")
         found: set[bytes] = set()
         with penstock.Consumer(server.nameserver, Peer.fresh("py-readers"), start_from="first") as consumer:
             consumer.subscribe(topic)
@@ -143,7 +143,7 @@ def test_a_broker_that_was_killed_asks_about_what_was_open(peer: Peer) -> None:
 def check_seen(peer: Peer, consumer: str, wanted: list[str]) -> None:
     """These are seen and no others; at Penstock each of them once. RocketMQ asks every second, while the marks of what
     was answered are in its memory for three, and commits once more for each answer."""
-    eventually(lambda: visible(peer, consumer) == wanted, "what was open is committed", 40)
+    wait_until(lambda: visible(peer, consumer) == wanted, "what was open is committed")
     time.sleep(3)
     assert visible(peer, consumer) == wanted
     if peer.server.name == "penstock":
@@ -181,7 +181,7 @@ def leave_open(peer: Peer, group: str) -> str:
     assert set(seen) == {"done"}
     assert peer.server.name != "penstock" or len(seen) == 1
     # Asked about, so put back; and RocketMQ keeps marks in memory for three seconds.
-    eventually(lambda: len(peer.questions(name)) >= 3, "they are asked about", 30)
+    wait_until(lambda: len(peer.questions(name)) >= 3, "they are asked about")
     time.sleep(4)
     peer.end()
     return topic

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.broker.broker import Broker
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import BROKER, STORE
+from tests.support.running_broker import BROKER, STORE
 
 
 async def main(path: str, zookeeper: str = "") -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock.broker.broker import Broker
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import BROKER, STORE
+from tests.support.running_broker import BROKER, STORE
 
 
 async def main(path: str, buffer: str = "") -> None:

@@ -15,7 +15,7 @@ from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.bodies.pop import QueryAssignmentRequestBody, QueryAssignmentResponseBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import Bench, Client, run, running
+from tests.support.running_broker import Bench, Client, run, running
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(8)]
 

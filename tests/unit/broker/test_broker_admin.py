@@ -15,7 +15,7 @@ from penstock.message import HostAddress
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.store import StoreOptions
-from tests.unit.broker.running_broker import Bench, run, running
+from tests.support.running_broker import Bench, run, running
 
 
 async def update(bench: Bench, text: str) -> Command:

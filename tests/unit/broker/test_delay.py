@@ -17,7 +17,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     BROKER,
     STORE,
     Bench,

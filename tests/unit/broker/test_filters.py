@@ -17,7 +17,7 @@ from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     Bench,
     batch_item,
     properties,

@@ -17,8 +17,8 @@ from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, StoreOptions
 from penstock.testing import FaultyDisk, ManualClock
-from tests.unit.broker.running_broker import STORE, batch_item, records, run, running, send_fields
-from tests.unit.waiting import until
+from tests.support.running_broker import STORE, batch_item, records, run, running, send_fields
+from tests.waiting import until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 

@@ -15,7 +15,7 @@ from penstock.broker.stored_records import StoredRecord
 from penstock.broker.topics import HALF_TOPIC
 from penstock.message import HostAddress, StoredMessage, decode_properties, encode_record
 from penstock.store import MessageStore
-from tests.unit.broker.running_broker import STORE
+from tests.support.running_broker import STORE
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "transactions.md"
 HOST = HostAddress("127.0.0.1", 10911)

@@ -16,7 +16,8 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import (
+from tests.support.idempotent_sends import BATCH, SEND, bodies, send, send_batch
+from tests.support.running_broker import (
     STORE,
     Bench,
     Client,
@@ -27,35 +28,10 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
-from tests.unit.broker.staged import item, stage
-from tests.unit.waiting import turns, until
+from tests.support.staged import item, stage
+from tests.waiting import turns, until
 
-SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 Scenario = Callable[[Bench], Coroutine[Any, Any, None]]
-
-
-async def send(
-    client: Client,
-    sequence: int,
-    body: bytes = b"hello",
-    queue: int = 0,
-    *,
-    topic: str = "T",
-    producer: str = "p",
-    props: str = "",
-    **more: object,
-) -> Command:
-    text = props or properties(UNIQ_KEY=f"id{sequence}")
-    fields = send_fields(topic, queue, text, penstockProducer=producer, penstockSequence=sequence, **more)
-    return await client.call(SEND, fields, body)
-
-
-async def send_batch(client: Client, first: int, bodies: list[bytes], queue: int = 0) -> Command:
-    items = [batch_item(body, properties(UNIQ_KEY=f"u{first + n}")) for n, body in enumerate(bodies)]
-    fields = send_fields(
-        "T", queue, properties(UNIQ_KEY=f"u{first}"), m="true", penstockProducer="p", penstockSequence=first
-    )
-    return await client.call(BATCH, fields, b"".join(items))
 
 
 def answer(command: Command) -> tuple[object, ...]:
@@ -65,15 +41,6 @@ def answer(command: Command) -> tuple[object, ...]:
         command.code,
         *(fields.get(name) for name in ("msgId", "queueId", "queueOffset", "transactionId", "recallHandle")),
     )
-
-
-async def bodies(bench: Bench, queue: int = 0, topic: str = "T") -> list[bytes]:
-    found: list[bytes] = []
-    while True:
-        some = records((await bench.client.pull(topic, queue, len(found))).body)
-        if not some:
-            return found
-        found += [message.body for message in some]
 
 
 def with_broker(path: Path, test: Scenario, **options: Any) -> None:

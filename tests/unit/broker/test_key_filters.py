@@ -19,7 +19,7 @@ from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import Bench, run
+from tests.support.running_broker import Bench, run
 from tests.unit.broker.test_filters import NO_MATCH, bodies, filtering, following
 
 words = st.text("abAB12-_|", min_size=1, max_size=4)

@@ -28,8 +28,8 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import BROKER, STORE, Bench, Client, pulls_held, records, run, running
-from tests.unit.waiting import turns, until
+from tests.support.running_broker import BROKER, STORE, Bench, Client, pulls_held, records, run, running
+from tests.waiting import turns, until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 ROOT = Path(__file__).parents[3]

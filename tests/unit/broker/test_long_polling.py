@@ -10,8 +10,8 @@ from penstock.broker.long_polling import HeldPull, LongPolling
 from penstock.broker.options import BrokerOptions
 from penstock.runtime import Clock, SystemClock
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import run
-from tests.unit.waiting import turns, until
+from tests.support.running_broker import run
+from tests.waiting import turns, until
 
 
 def connection() -> SimpleNamespace:

@@ -10,7 +10,7 @@ import pytest
 from penstock.message.hashing import java_string_hash
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from tests.unit.broker.running_broker import Bench, records, run, running
+from tests.support.running_broker import Bench, records, run, running
 
 FAR = 2**63 - 1
 

@@ -13,8 +13,8 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import pulls_held, run, running
-from tests.unit.waiting import until
+from tests.support.running_broker import pulls_held, run, running
+from tests.waiting import until
 
 
 async def route(client: RemotingClient, address: str, topic: str) -> TopicRouteData | None:

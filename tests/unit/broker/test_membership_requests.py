@@ -12,7 +12,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable
 from tests.unit.broker.metadata_bench import Caller, MetadataBroker, heartbeat, run
-from tests.unit.waiting import until
+from tests.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 HEART_BEAT, UNREGISTER, MEMBERS, CHECK, LOCK, UNLOCK = 34, 35, 38, 46, 41, 42

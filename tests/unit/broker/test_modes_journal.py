@@ -14,7 +14,7 @@ from penstock.broker.side_tables import SideTables
 from penstock.broker.table_journal import FILE_NAME
 from penstock.metadata.request_mode_table import RequestMode, RequestModeConfig, RequestModeTable
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import BROKER, STORE
+from tests.support.running_broker import BROKER, STORE
 
 
 @pytest.mark.fault("F5")

@@ -16,7 +16,7 @@ from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable
 from tests.unit.broker.metadata_bench import Caller, MetadataBroker, heartbeat, run
-from tests.unit.waiting import until
+from tests.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 QUERY, COMMIT, BY_TIME, MAX, MIN, EARLIEST, ALL = 14, 15, 29, 30, 31, 32, 43

@@ -13,7 +13,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.testing import ManualClock
-from tests.unit.broker.popping import (
+from tests.support.popping import (
     GROUP,
     ack,
     batch_ack,
@@ -27,7 +27,7 @@ from tests.unit.broker.popping import (
     take,
     turn,
 )
-from tests.unit.broker.running_broker import STORE, Bench, records, run, running
+from tests.support.running_broker import STORE, Bench, records, run, running
 
 RETRY = f"%RETRY%{GROUP}_T"
 

@@ -17,7 +17,7 @@ from penstock.broker.pop_service import LAG_MAX, REVIVE_GROUP
 from penstock.runtime import Runtime
 from penstock.runtime.clock import SystemClock
 from penstock.testing import ManualClock
-from tests.unit.broker.popping import (
+from tests.support.popping import (
     GROUP,
     Popped,
     ack,
@@ -29,8 +29,8 @@ from tests.unit.broker.popping import (
     take,
     turn,
 )
-from tests.unit.broker.running_broker import Client, run, running
-from tests.unit.waiting import until
+from tests.support.running_broker import Client, run, running
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"

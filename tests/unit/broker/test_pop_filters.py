@@ -12,7 +12,7 @@ from penstock.protocol.bodies.balance import LeaseAnswerBody, LeaseRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.broker.popping import (
+from tests.support.popping import (
     BROKER_NAME,
     GROUP,
     ack,
@@ -25,7 +25,7 @@ from tests.unit.broker.popping import (
     take,
     turn,
 )
-from tests.unit.broker.running_broker import Bench, run, running
+from tests.support.running_broker import Bench, run, running
 
 SQL = "SQL92"
 

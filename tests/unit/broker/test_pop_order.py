@@ -16,7 +16,7 @@ from penstock.broker.pop_service import LAG_MAX, REVIVE_QUEUES
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.broker.popping import (
+from tests.support.popping import (
     GROUP,
     Popped,
     ack,
@@ -30,9 +30,9 @@ from tests.unit.broker.popping import (
     take,
     turn,
 )
-from tests.unit.broker.running_broker import Bench, Client, run, running
+from tests.support.running_broker import Bench, Client, run, running
 from tests.unit.broker.test_pop_crash import killed, later
-from tests.unit.waiting import turns
+from tests.waiting import turns
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 

@@ -19,7 +19,7 @@ from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import TellHomeRequestHeader
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     BORN,
     STORE,
     Bench,
@@ -29,7 +29,7 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
-from tests.unit.broker.staged import TOPICS, body_of, item, publish, shown, staged, status
+from tests.support.staged import TOPICS, body_of, item, publish, shown, staged, status
 
 BOTH_MODES = pytest.mark.parametrize("flush", [FlushMode.ASYNC, FlushMode.SYNC])
 

@@ -17,7 +17,7 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     STORE,
     Bench,
     polling,
@@ -28,7 +28,7 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
-from tests.unit.waiting import until
+from tests.waiting import until
 
 FOUR = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.message.column_answers import NAMES, unpack
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.unit.broker.running_broker import records, run, running, send_fields
+from tests.support.running_broker import records, run, running, send_fields
 from tests.unit.broker.test_pull import bodies, fill
 
 SCAN = {"maxMsgNums": 1_000, "maxMsgBytes": 1 << 20}

@@ -12,7 +12,7 @@ from penstock.broker.push_tasks import ClientState, TaskState
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command, encode_frame
-from tests.unit.broker.pushing import (
+from tests.support.pushing import (
     GROUP,
     QUICK,
     Pushed,
@@ -24,8 +24,8 @@ from tests.unit.broker.pushing import (
     state_of,
     task_of,
 )
-from tests.unit.broker.running_broker import run, running
-from tests.unit.waiting import until
+from tests.support.running_broker import run, running
+from tests.waiting import until
 
 
 @pytest.mark.feature("push", "fifth-seed")

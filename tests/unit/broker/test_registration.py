@@ -20,7 +20,7 @@ from penstock.protocol.headers import RegisterBrokerRequestHeader
 from penstock.remoting import ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
 from tests.unit.broker.metadata_bench import run
-from tests.unit.waiting import until
+from tests.waiting import until
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1", register_timeout_ms=300)
 LISTENING = HostAddress("127.0.0.1", 10911)

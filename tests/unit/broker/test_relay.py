@@ -11,8 +11,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import SendMessageRequestHeader
 from penstock.remoting import Connection
-from tests.unit.broker.running_broker import Bench, Client, properties, records, run, running, send_fields
-from tests.unit.waiting import until
+from tests.support.running_broker import Bench, Client, properties, records, run, running, send_fields
+from tests.waiting import until
 
 
 class Asked:

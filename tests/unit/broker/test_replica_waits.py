@@ -22,9 +22,9 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD
 from penstock.replication import Outcome
 from penstock.store import Durability, FlushMode
-from tests.unit.broker.running_broker import STORE, Bench, batch_item, properties, run, running, send_fields
-from tests.unit.broker.staged import item, publish, shown, staged
-from tests.unit.waiting import until
+from tests.support.running_broker import STORE, Bench, batch_item, properties, run, running, send_fields
+from tests.support.staged import item, publish, shown, staged
+from tests.waiting import until
 
 SYNC = replace(STORE, flush_mode=FlushMode.SYNC)
 TWO: dict[str, Any] = {"role": "sync", "in_sync_replicas": 2, "slave_timeout_ms": 300}

@@ -13,7 +13,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.runtime import Runtime
 from penstock.testing import broker
-from tests.unit.waiting import wait_until
+from tests.waiting import wait_until
 
 HOURS_AGO_S = 1_000 * 3_600
 STORE = {

@@ -11,7 +11,7 @@ from penstock.broker.saving import TableSaver
 from penstock.errors import DiskFullError
 from penstock.metadata.fastjson import JsonObject
 from penstock.runtime import SystemClock
-from tests.unit.waiting import turns, until
+from tests.waiting import turns, until
 
 
 class Table:

@@ -14,7 +14,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD, SendMessageRequestHeader
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     BORN,
     STORE,
     Bench,

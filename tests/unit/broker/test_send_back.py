@@ -15,7 +15,7 @@ from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import STORE, Bench, records, run, running
+from tests.support.running_broker import STORE, Bench, records, run, running
 
 
 async def send_back(bench: Bench, offset: int, level: int = 0, version: int = 401, **more: object) -> Command:

@@ -21,7 +21,7 @@ from penstock.nameserver.server import NameServer
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, NAMESERVER, STORE
 from penstock.testing.scratch_disk import ScratchDisk
-from tests.unit.waiting import until
+from tests.waiting import until
 
 NAMES = ("broker-a", "broker-b")
 COUNT = 40

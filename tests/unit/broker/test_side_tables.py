@@ -30,7 +30,7 @@ from penstock.store import MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
-from tests.unit.waiting import turns, until
+from tests.waiting import turns, until
 
 
 class Node:

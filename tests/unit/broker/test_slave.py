@@ -21,9 +21,9 @@ from penstock.nameserver import NameServer, NameServerOptions
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
-from tests.unit.broker.running_broker import Bench, polling, records, run, running, send_fields
-from tests.unit.broker.staged import item, stage
-from tests.unit.waiting import until
+from tests.support.running_broker import Bench, polling, records, run, running, send_fields
+from tests.support.staged import item, stage
+from tests.waiting import until
 
 QUICK = {"slave_sync_interval_ms": 50}
 

@@ -15,7 +15,7 @@ from penstock.errors import CodecError
 from penstock.message import Message, decode_record
 from penstock.protocol.bodies.staged import QUEUES_MAX, decode_head, encode_head, encode_item
 from penstock.store import MessageStore, StoreOptions
-from tests.unit.broker.staged import body_of, item
+from tests.support.staged import body_of, item
 
 HOST = b"\x7f\0\0\x01\0\0\0\x07"
 OPTIONS = StoreOptions(segment_size_bytes=64 * 1024, queue_file_entries=1000, max_message_size_bytes=8 * 1024)

@@ -17,7 +17,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import ROW_FIELD, StageMessagesRequestHeader
 from penstock.store import FlushMode, MessageStore
 from penstock.store.inspection import verify
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     BORN,
     STORE,
     Bench,
@@ -27,7 +27,7 @@ from tests.unit.broker.running_broker import (
     running,
     send_fields,
 )
-from tests.unit.broker.staged import item, publish, request_body, shown, stage, staged, status
+from tests.support.staged import item, publish, request_body, shown, stage, staged, status
 
 
 @pytest.mark.parametrize("flush", [FlushMode.ASYNC, FlushMode.SYNC])

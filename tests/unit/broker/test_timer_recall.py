@@ -10,7 +10,7 @@ from penstock.broker.timer import MESSAGES_PER_TURN, TimerService
 from penstock.protocol.codes import RequestCode
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import Bench, run, running
+from tests.support.running_broker import Bench, run, running
 from tests.unit.broker.test_timers import bodies, recall_fields, service, whole_second, work
 
 

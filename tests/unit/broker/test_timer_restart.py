@@ -15,7 +15,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.runtime import Runtime
 from penstock.store.timer_wheel import SIZE
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import STORE, Bench, run, running
+from tests.support.running_broker import STORE, Bench, run, running
 from tests.unit.broker.test_timers import bodies, recall_fields, service, work
 
 STAGES = ("stored", "in the wheel", "saved", "loaded", "delivered", "delivered and saved")

@@ -19,7 +19,7 @@ from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.store.timer_checkpoint import TimerCheckpoint
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import (
+from tests.support.running_broker import (
     STORE,
     Bench,
     batch_item,

@@ -20,8 +20,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
-from tests.unit.broker.running_broker import STORE, Bench, run, running
-from tests.unit.broker.transaction_bench import (
+from tests.support.running_broker import STORE, Bench, run, running
+from tests.support.transaction_bench import (
     COMMIT,
     ROLLBACK,
     Half,
@@ -34,7 +34,7 @@ from tests.unit.broker.transaction_bench import (
     producer,
     stored,
 )
-from tests.unit.waiting import until
+from tests.waiting import until
 
 # Rounds are called by the tests; nobody is too young to be asked.
 OPTIONS: dict[str, Any] = {"transaction_check_interval_ms": 3_600_000, "transaction_timeout_ms": 0}

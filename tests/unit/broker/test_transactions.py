@@ -14,8 +14,8 @@ from penstock.message import TransactionKind
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.store import FlushMode
-from tests.unit.broker.running_broker import STORE, properties, records, run, running, send_fields
-from tests.unit.broker.transaction_bench import (
+from tests.support.running_broker import STORE, properties, records, run, running, send_fields
+from tests.support.transaction_bench import (
     COMMIT,
     ROLLBACK,
     UNKNOWN,
@@ -26,7 +26,7 @@ from tests.unit.broker.transaction_bench import (
     prepare,
     stored,
 )
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 @pytest.mark.seed("S2-37")

@@ -16,8 +16,8 @@ from penstock.coordinator.offsets import OffsetStorage, OffsetStorageOptions, br
 from penstock.errors import MetadataUnavailableError
 from penstock.protocol.codes import RequestCode
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.unit.broker.running_broker import Bench, Client, run, running
-from tests.unit.waiting import until
+from tests.support.running_broker import Bench, Client, run, running
+from tests.waiting import until
 
 pytestmark = pytest.mark.java
 NUMBER = broker_id_of_set("DefaultCluster", "broker-a")

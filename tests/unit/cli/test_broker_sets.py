@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from penstock.cli.main import root
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.wire import beating, brokers, coordinator, leading
-from tests.unit.waiting import until
+from tests.support.coordinator_wire import beating, brokers, coordinator, leading
+from tests.waiting import until
 
 
 async def run(*arguments: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands, lines
+from tests.support.cluster_commands import Commands, lines
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands, lines
-from tests.unit.waiting import wait_until
+from tests.support.cluster_commands import Commands, lines
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 

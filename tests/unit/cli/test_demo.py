@@ -17,7 +17,7 @@ from penstock.cli.demo_orders import CHANNELS, Plan, is_flaky, make_plan, read_o
 from penstock.cli.demo_store import Acknowledged, StoreChapters, Survival
 from penstock.cli.main import root
 from penstock.store import MessageStore
-from tests.unit.cli.sample_stores import write_store
+from tests.support.sample_stores import write_store
 
 if TYPE_CHECKING:
     from penstock.cli.demo_spark import Books

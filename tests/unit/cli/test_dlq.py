@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands
-from tests.unit.client.consuming import QUICK
-from tests.unit.client.test_redriving import kill_all
+from tests.support.cluster_commands import Commands
+from tests.support.consuming import QUICK
+from tests.support.dead_letters import kill_all
 
 
 @pytest.fixture

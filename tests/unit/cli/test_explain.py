@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import root
-from tests.unit.coordinator.balanced import cluster
+from tests.support.balanced import cluster
 
 
 def test_who_owns_what_and_why() -> None:

@@ -13,7 +13,7 @@ from penstock.cli.main import root
 from penstock.coordinator.offsets import broker_id_of_set
 from penstock.store import MessageStore
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.unit.cli.sample_stores import SMALL
+from tests.support.sample_stores import SMALL
 from tests.unit.cli.test_servers import failed_start, refusing_address
 
 NUMBER = broker_id_of_set("c1", "b-a")

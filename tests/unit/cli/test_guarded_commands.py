@@ -11,8 +11,8 @@ from penstock.client.loop_thread import LoopThread
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.cli.cluster_commands import Commands, lines
-from tests.unit.security.guarded import ADMIN_SECRET, SECRET, USERS
+from tests.support.cluster_commands import Commands, lines
+from tests.support.guarded import ADMIN_SECRET, SECRET, USERS
 
 
 @pytest.fixture

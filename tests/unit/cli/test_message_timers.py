@@ -9,8 +9,8 @@ import pytest
 from penstock import Admin
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands
-from tests.unit.waiting import wait_until
+from tests.support.cluster_commands import Commands
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.broker.push_tasks import TaskState
 from penstock.testing.embedded import BROKER, EmbeddedBroker
-from tests.unit.broker.pushing import Pushed
-from tests.unit.broker.running_broker import Client
-from tests.unit.cli.cluster_commands import Commands
-from tests.unit.waiting import until
+from tests.support.cluster_commands import Commands
+from tests.support.pushing import Pushed
+from tests.support.running_broker import Client
+from tests.waiting import until
 
 
 class Bench:

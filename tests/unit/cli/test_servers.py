@@ -30,7 +30,7 @@ from penstock.nameserver import NameServer
 from penstock.remoting import RemotingServer
 from penstock.store import MessageStore
 from tests.disk_limits import NO_DISK_LIMITS
-from tests.unit.waiting import wait_until
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}

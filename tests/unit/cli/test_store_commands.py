@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from penstock.cli.main import root
 from penstock.message import Message
 from penstock.store import MessageStore
-from tests.unit.cli.sample_stores import (
+from tests.support.sample_stores import (
     SMALL,
     body_at,
     flip,
@@ -356,7 +356,7 @@ def test_no_command_changes_the_directory(tmp_path: Path, state: str) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from tests.unit.cli.sample_stores import SMALL, sample_message
+from tests.support.sample_stores import SMALL, sample_message
 from penstock.store import MessageStore
 store = MessageStore.open(Path(sys.argv[1]), SMALL, background=False)
 for number in range(400, 450):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands, lines
-from tests.unit.cli.sample_stores import write_store
+from tests.support.cluster_commands import Commands, lines
+from tests.support.consuming import QUICK
+from tests.support.dead_letters import kill_all
+from tests.support.sample_stores import write_store
 from tests.unit.cli.terminals import run_in_terminal
-from tests.unit.client.consuming import QUICK
-from tests.unit.client.test_redriving import kill_all
 
 END_OF_INPUT = "\x04"
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.client.loop_thread import LoopThread
 from penstock.remoting import TlsMode, TlsOptions
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.cli.cluster_commands import Commands
-from tests.unit.remoting.test_tls import make_certificate
+from tests.support.certificates import make_certificate
+from tests.support.cluster_commands import Commands
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with"),

@@ -18,7 +18,7 @@ from penstock.errors import (
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.testing import broker
-from tests.unit.waiting import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from penstock.message import Message, decode_properties, encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import turns, until
+from tests.waiting import turns, until
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 

@@ -12,7 +12,7 @@ from penstock.errors import BufferFullError, ClientClosedError
 from penstock.testing import broker
 from tests.effort import by_length
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 class Gate:

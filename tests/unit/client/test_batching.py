@@ -11,7 +11,7 @@ from penstock.client.room import Room
 from penstock.errors import ClientClosedError
 from penstock.protocol.bodies.batch import decode_batch
 from penstock.protocol.bodies.queues import MessageQueue
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 def item(body=b"x", topic="T", durability="", solo=False, queue=None):

@@ -23,10 +23,10 @@ from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.testing import broker
+from tests.support.consuming import QUICK, Seen, send
 from tests.unit.client.consumer_cluster import scripted
-from tests.unit.client.consuming import QUICK, Seen, send
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import until, wait_until
+from tests.waiting import until, wait_until
 
 
 @dataclass

@@ -15,7 +15,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import until
+from tests.waiting import until
 
 # Sorts before every client id, so the only queue is its.
 FIRST = "!"

@@ -14,8 +14,8 @@ from penstock.client.consumer import Consumer
 from penstock.errors import ClientClosedError, ClientError, OptionError, RouteNotFoundError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
-from tests.unit.waiting import turns, wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send, take
+from tests.waiting import turns, wait_until
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from penstock.client.consumer import Consumer
 from penstock.errors import ClientError
 from penstock.protocol.bodies import MessageQueue
 from penstock.testing import EmbeddedBroker, broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
-from tests.unit.waiting import until, wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send, take
+from tests.waiting import until, wait_until
 
 
 @pytest.fixture

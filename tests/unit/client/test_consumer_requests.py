@@ -20,8 +20,8 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send
-from tests.unit.waiting import wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send
+from tests.waiting import wait_until
 
 
 @pytest.fixture

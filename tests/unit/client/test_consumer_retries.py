@@ -11,8 +11,8 @@ from penstock.client.consumer import Consumer
 from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
 from penstock.errors import ConnectError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send, take
-from tests.unit.waiting import wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send, take
+from tests.waiting import wait_until
 
 
 @pytest.fixture

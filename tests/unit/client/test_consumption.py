@@ -19,7 +19,7 @@ from penstock.errors import FilterError, OptionError
 from penstock.testing import ManualClock
 from tests.unit.client.consumer_messages import QUEUE, received
 from tests.unit.client.test_offset_store import Memory
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 class Back:

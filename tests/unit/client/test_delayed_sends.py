@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import CodecError, MessageError, ResponseError
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
-from tests.unit.cli.cluster_commands import Commands, lines
+from tests.support.cluster_commands import Commands, lines
 
 TOPIC = "reminders"
 

@@ -13,8 +13,8 @@ from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.consumer import Consumer
 from penstock.errors import ClientError, FilterError, OptionError, ResponseError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send
-from tests.unit.waiting import wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send
+from tests.waiting import wait_until
 
 
 @pytest.fixture

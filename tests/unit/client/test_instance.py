@@ -10,7 +10,7 @@ from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.unit.client.producer_cluster import FakeBroker, cluster
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 class Member:

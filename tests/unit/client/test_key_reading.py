@@ -24,10 +24,10 @@ from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.route import BrokerData, QueueData
 from penstock.testing import broker
 from penstock.testing.embedded import BROKER, EmbeddedBroker
-from tests.unit.client.consuming import QUICK
+from tests.support.balanced import cluster, create_topic
+from tests.support.consuming import QUICK
 from tests.unit.client.producer_cluster import cluster as fakes
-from tests.unit.coordinator.balanced import cluster, create_topic
-from tests.unit.waiting import turns
+from tests.waiting import turns
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import penstock
 from penstock.broker import filtering
 from penstock.testing import broker
-from tests.unit.client.consuming import Seen
-from tests.unit.waiting import wait_until
+from tests.support.consuming import Seen
+from tests.waiting import wait_until
 
 # The time of a lot is far longer than a test: what is not done with would hold its queue up.
 ORDERLY = {"delivery": "pop", "orderly": True, "pop_batch": 3, "invisible_ms": 60_000}

@@ -9,7 +9,7 @@ from penstock.errors import ConnectError
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime, SeededEntropy
 from tests.unit.client.producer_cluster import FakeNameServer, cluster
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 @pytest.mark.seed("S1-13")

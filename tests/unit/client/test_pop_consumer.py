@@ -16,7 +16,7 @@ from penstock.errors import ClientError, OptionError
 from penstock.message import Message
 from penstock.testing import async_broker, broker
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.waiting import until, wait_until
+from tests.waiting import until, wait_until
 
 
 def send(address: str, count: int, topic: str = "T", tag: str = "") -> list[bytes]:

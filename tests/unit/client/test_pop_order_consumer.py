@@ -19,7 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import broker
 from tests.unit.client.consumer_cluster import scripted
-from tests.unit.waiting import until, wait_until
+from tests.waiting import until, wait_until
 
 QUEUES = 4
 

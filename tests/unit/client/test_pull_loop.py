@@ -16,7 +16,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from tests.unit.client.consumer_cluster import ScriptedBroker, found, pulled, scripted
 from tests.unit.client.consumer_messages import records, stored
-from tests.unit.waiting import turns, until
+from tests.waiting import turns, until
 
 Step = Callable[[Command], "Command | None"]
 

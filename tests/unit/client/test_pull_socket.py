@@ -17,7 +17,7 @@ from penstock.errors import (
     FrameError,
 )
 from penstock.protocol.command import Command, encode_frame
-from tests.unit.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class Peer:

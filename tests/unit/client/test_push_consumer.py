@@ -12,8 +12,8 @@ from penstock.client.received import DEAD_LETTER, ReceivedMessage, Retry
 from penstock.errors import OptionError
 from penstock.message import Message
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen, numbered, send
-from tests.unit.waiting import wait_until
+from tests.support.consuming import QUICK, Seen, numbered, send
+from tests.waiting import wait_until
 
 PUSH: dict[str, Any] = {"group": "g", "delivery": "push", "start_from": "first"}
 

@@ -19,7 +19,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
 from tests.unit.client.consumer_messages import records, stored
-from tests.unit.waiting import turns, until
+from tests.waiting import turns, until
 
 GOES_ON = PushResumed(client="c", group="g", topic="T", queue_id=0, was="held", goes_on=True, offset=0)
 

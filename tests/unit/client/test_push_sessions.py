@@ -17,7 +17,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
-from tests.unit.waiting import until
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", "b", 0)
 

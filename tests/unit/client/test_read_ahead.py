@@ -17,9 +17,9 @@ from penstock.errors import ClientClosedError
 from penstock.message.column_answers import unpack
 from penstock.remoting import TlsOptions
 from penstock.testing import broker
-from tests.fault.cutting_proxy import CuttingProxy
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.guarded_node import SECRETS, guarded_node
 from tests.unit.client.scans import bodies, fill
-from tests.unit.spark.guarded_node import SECRETS, guarded_node
 
 
 @pytest.fixture

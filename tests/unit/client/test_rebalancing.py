@@ -12,7 +12,7 @@ from penstock.protocol.bodies import ConsumerList
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.unit.client.consumer_cluster import ScriptedBroker, scripted
-from tests.unit.waiting import until
+from tests.waiting import until
 
 Body = Callable[[AsyncConsumer, ScriptedBroker], Awaitable[None]]
 FIRST = "!"  # sorts before every client id, so the only queue is its

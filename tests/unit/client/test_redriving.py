@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import penstock
 from penstock.client import redriving
 from penstock.client.admin import Admin, AsyncAdmin
 from penstock.client.consumer import Consumer
@@ -15,32 +14,15 @@ from penstock.client.redrive_marks import MARKS_TOPIC, MarkLog
 from penstock.client.redriving import Outcome, Redriving
 from penstock.errors import CallTimeoutError, ClientError, OptionError
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK
-from tests.unit.waiting import until, wait_until
+from tests.support.consuming import QUICK
+from tests.support.dead_letters import kill_all
+from tests.waiting import until, wait_until
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
     with broker(store=QUICK) as address:
         yield address
-
-
-def kill_all(address: str, count: int, *, group: str = "g", topic: str = "T") -> None:
-    """Have so many messages of a topic die, each third for another reason."""
-
-    def fail(message: ReceivedMessage) -> Retry:
-        number = int(message.body.split()[-1])
-        return Retry(-1, f"bad luck {number}" if number % 3 else "refused")
-
-    with (
-        Consumer(address, group=group, start_from="first", listener=fail) as consumer,
-        Admin(address) as admin,
-        penstock.Producer(address) as producer,
-    ):
-        consumer.subscribe(topic)
-        for number in range(count):
-            producer.send(topic, b"order %d" % number, keys=f"k{number}", tag="t", properties={"mine": "x"})
-        wait_until(lambda: sum(summary.count for summary in admin.dead_letters.groups(group)) >= count)
 
 
 def stored(address: str, topic: str) -> list[ReceivedMessage]:

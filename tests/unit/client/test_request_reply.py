@@ -15,7 +15,7 @@ from penstock.client.request_reply import Replies
 from penstock.errors import MessageError, ReplyTimeoutError, ResponseError
 from penstock.protocol.command import Command
 from penstock.testing import broker
-from tests.unit.waiting import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from penstock.client.routes import (
 from penstock.errors import CodecError, RouteNotFoundError
 from penstock.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from tests.unit.client.producer_cluster import cluster
-from tests.unit.waiting import until
+from tests.waiting import until
 
 A = BrokerData("c", "b-a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"})
 B = BrokerData("c", "b-b", {0: "10.0.0.3:10911"})

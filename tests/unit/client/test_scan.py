@@ -29,9 +29,9 @@ from penstock.remoting import TlsOptions
 from penstock.spark.group_progress import GroupProgress
 from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
+from tests.support.guarded_node import SECRETS, guarded_node
 from tests.unit.client.scans import bodies, fill
-from tests.unit.spark.guarded_node import SECRETS, guarded_node
-from tests.unit.waiting import turns, wait_until
+from tests.waiting import turns, wait_until
 
 
 @pytest.fixture

@@ -30,14 +30,9 @@ from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.testing import broker
 from penstock.testing.embedded import BROKER, STORE, EmbeddedBroker
-from tests.unit.broker.running_broker import run
-from tests.unit.waiting import turns
-
-TOPIC = [("orders", 4)]
-
-
-def items(*numbers: int, target: int = 0) -> bytes:
-    return b"".join(encode_item(target, b"%d" % n, b"UNIQ_KEY\x01U%d\x02" % n) for n in numbers)
+from tests.support.running_broker import run
+from tests.support.staging_pair import TOPIC, items
+from tests.waiting import turns
 
 
 def test_staged_published_and_published_again() -> None:

@@ -26,8 +26,8 @@ from penstock.client.tracing import KEYS_CHARS_MAX, RECORDS_MAX, keys_of, parts_
 from penstock.errors import ResponseError
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
-from tests.unit.client.consuming import QUICK, Seen
-from tests.unit.waiting import wait_until
+from tests.support.consuming import QUICK, Seen
+from tests.waiting import wait_until
 
 PUB = TraceRecord(
     TraceKind.PUB,

@@ -22,8 +22,8 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER
-from tests.unit.broker.transaction_bench import halves, stored
-from tests.unit.waiting import until
+from tests.support.transaction_bench import halves, stored
+from tests.waiting import until
 
 QUICK = replace(BROKER, transaction_check_interval_ms=100, transaction_timeout_ms=50)
 SLOW = replace(BROKER, transaction_check_interval_ms=3_600_000)

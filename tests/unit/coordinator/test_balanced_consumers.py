@@ -12,8 +12,8 @@ from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.consumer import Consumer
 from penstock.errors import ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
-from tests.unit.coordinator.balanced import SHORT_LEASE, Cluster, cluster, create_topic, shares
-from tests.unit.waiting import until
+from tests.support.balanced import SHORT_LEASE, Cluster, cluster, create_topic, shares
+from tests.waiting import until
 
 
 def is_level(*consumers: AsyncConsumer, queues: int) -> bool:

@@ -13,7 +13,7 @@ from penstock.errors import RequestError
 from penstock.testing import ManualClock
 from penstock.testing.metadata import MemoryEnsemble
 from tests.unit.coordinator.sets import beat, register
-from tests.unit.waiting import turns
+from tests.waiting import turns
 
 NAME = SetName("c", "broker-a")
 TIMEOUT_MS = 5_000

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.wire import coordinator, leading
-from tests.unit.waiting import until
+from tests.support.coordinator_wire import coordinator, leading
+from tests.waiting import until
 
 
 @pytest.mark.seed("S0-25", "S0-26")

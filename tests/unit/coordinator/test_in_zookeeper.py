@@ -15,8 +15,8 @@ from penstock.coordinator.metadata.zookeeper import ZooKeeperMetadata
 from penstock.coordinator.metadata.zookeeper_options import ZooKeeperOptions
 from penstock.message import Message
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.unit.coordinator.balanced import cluster
-from tests.unit.waiting import until
+from tests.support.balanced import cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.java
 

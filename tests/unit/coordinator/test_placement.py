@@ -21,8 +21,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
-from tests.unit.coordinator.balanced import Cluster, cluster
-from tests.unit.waiting import until
+from tests.support.balanced import Cluster, cluster
+from tests.waiting import until
 
 
 @pytest.mark.feature("partition-placement", "fifth-seed")

@@ -14,8 +14,8 @@ from penstock.protocol.bodies.controller import (
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.unit.coordinator.wire import QUICK, FakeBroker, beating, body_of, brokers, run
-from tests.unit.waiting import until
+from tests.support.coordinator_wire import QUICK, FakeBroker, beating, body_of, brokers, run
+from tests.waiting import until
 
 WHO = {"clusterName": "c", "brokerName": "broker-a"}
 

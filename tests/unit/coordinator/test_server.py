@@ -21,8 +21,8 @@ from penstock.protocol.codes import RequestCode
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
-from tests.unit.coordinator.wire import QUICK, FakeBroker, beating, body_of, brokers, coordinator, leading
-from tests.unit.waiting import until
+from tests.support.coordinator_wire import QUICK, FakeBroker, beating, body_of, brokers, coordinator, leading
+from tests.waiting import until
 
 SESSION_MS = 600
 

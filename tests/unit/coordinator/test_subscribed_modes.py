@@ -19,9 +19,9 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER
-from tests.unit.coordinator.balanced import SHORT_LEASE, Cluster, cluster, shares
+from tests.support.balanced import SHORT_LEASE, Cluster, cluster, shares
 from tests.unit.coordinator.test_balanced_consumers import abandon, is_level
-from tests.unit.waiting import until
+from tests.waiting import until
 
 P2P: dict[str, Any] = {"subscription_mode": "point_to_point"}
 PUBSUB: dict[str, Any] = {"subscription_mode": "publish_subscribe"}

@@ -8,8 +8,8 @@ from penstock.errors import FilterError, RequestError
 from penstock.filters import compile_expression
 from penstock.filters.values import compare_numbers, parse_double, parse_integer
 from penstock.protocol.bodies import SubscriptionData
-from tests.unit.filters.answers import our_answers
-from tests.unit.filters.java_table import read_table, read_tags
+from tests.support.filters.answers import our_answers
+from tests.support.filters.java_table import read_table, read_tags
 
 SETS, ROWS = read_table()
 NEW_WORDS = ("contains", "startswith", "endswith")

@@ -13,7 +13,7 @@ from penstock.message import HostAddress
 from penstock.nameserver import NameServer, NameServerOptions
 from penstock.protocol.command import Command, encode_frame
 from penstock.runtime import Runtime
-from tests.unit.nameserver.wire import register_command
+from tests.support.nameserver_wire import register_command
 
 NAMES = (
     *(

@@ -14,8 +14,8 @@ from penstock.nameserver import NameServer, NameServerOptions
 from penstock.nameserver.kv_config import KvConfig
 from penstock.runtime import Disk, Runtime, SystemDisk
 from penstock.testing import FaultyDisk
-from tests.unit.nameserver.wire import name_server, peer
-from tests.unit.waiting import turns
+from tests.support.nameserver_wire import name_server, peer
+from tests.waiting import turns
 
 
 def config(path: Path | None, disk: Disk | None = None, **options: Any) -> KvConfig:

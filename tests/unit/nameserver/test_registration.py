@@ -17,9 +17,9 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.nameserver.brokers import topic, topics, version
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, register_command
-from tests.unit.waiting import until
+from tests.support.nameserver_brokers import topic, topics, version
+from tests.support.nameserver_wire import Peer, name_server, over_sockets, peer, register_command
+from tests.waiting import until
 
 
 @pytest.mark.seed("S1-7")

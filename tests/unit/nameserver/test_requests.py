@@ -10,8 +10,8 @@ from penstock.protocol.bodies import ClusterInfo, TopicRouteData
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.nameserver.brokers import topic, topics
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer, register_command
+from tests.support.nameserver_brokers import topic, topics
+from tests.support.nameserver_wire import Peer, name_server, over_sockets, peer, register_command
 
 CODES = (*range(100, 107), 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327, 901, 904)
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.nameserver import route_answers
 from penstock.nameserver.route_answers import topic_route, within_zone
 from penstock.protocol.bodies.route import TopicRouteData
-from tests.unit.nameserver.brokers import registration, route_table, topics
+from tests.support.nameserver_brokers import registration, route_table, topics
 
 
 def addresses(route: TopicRouteData | None) -> dict[str, dict[int, str]]:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import RequestError
 from penstock.nameserver.route_answers import cluster_info, topic_route, topics_of_cluster
-from tests.unit.nameserver.brokers import registration, route_table, topic, version
+from tests.support.nameserver_brokers import registration, route_table, topic, version
 
 BROKERS = ("broker-a", "broker-b")
 CLUSTERS = ("c", "d")

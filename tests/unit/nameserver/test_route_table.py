@@ -10,7 +10,7 @@ from penstock.nameserver.route_answers import topic_route
 from penstock.nameserver.route_table import MinIdChange, Place, Registered, RouteTable
 from penstock.protocol.bodies.route import QueueData
 from penstock.testing import ManualClock
-from tests.unit.nameserver.brokers import EXPIRY_MS, registration, route_table, topic, topics, version
+from tests.support.nameserver_brokers import EXPIRY_MS, registration, route_table, topic, topics, version
 
 
 def perms(table: RouteTable, name: str = "T") -> dict[str, int]:

@@ -13,9 +13,9 @@ from penstock.protocol.codes import RequestCode
 from penstock.remoting import ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.unit.nameserver.brokers import route_table, topics, version
-from tests.unit.nameserver.wire import Peer, name_server, over_sockets, peer
-from tests.unit.waiting import until
+from tests.support.nameserver_brokers import route_table, topics, version
+from tests.support.nameserver_wire import Peer, name_server, over_sockets, peer
+from tests.waiting import until
 
 
 @pytest.mark.seed("S3-23")

@@ -20,7 +20,7 @@ from penstock.remoting import (
     check,
 )
 from penstock.runtime import Runtime
-from tests.unit.waiting import until
+from tests.waiting import until
 
 ECHO, LATER, FAIL, BROKEN, NEVER, COUNT, BIG, ASK_BACK = range(9001, 9009)
 OPTIONS = RemotingOptions()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.protocol.command import Command
 from penstock.remoting import ProcessorTable, RemotingClient, RemotingServer, TlsMode, TlsOptions
 from penstock.runtime import Runtime, network
-from tests.unit.waiting import until
+from tests.support.certificates import make_certificate
+from tests.waiting import until
 
 ECHO = 9001
 pytestmark = pytest.mark.skipif(
@@ -26,26 +26,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-def make_certificate(folder: Path) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=penstock",
-    ]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return str(certificate), str(key)
 
 
 def run(tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[None]]) -> None:

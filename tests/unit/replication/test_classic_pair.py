@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import StoreRoleError
 from penstock.replication import Outcome
 from penstock.store import FlushMode
-from tests.unit.replication.store_pair import Node, bodies, log_bytes, message
-from tests.unit.waiting import until
+from tests.support.store_pair import Node, bodies, log_bytes, message
+from tests.waiting import until
 
 
 async def classic_pair(path: Path, mode: FlushMode = FlushMode.ASYNC) -> tuple[Node, Node]:

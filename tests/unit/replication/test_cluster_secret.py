@@ -11,8 +11,8 @@ import pytest
 from penstock.runtime import Runtime
 from penstock.security import cluster_runtime
 from penstock.security.cluster_network import ClusterNetwork
-from tests.unit.replication.store_pair import Node, bodies
-from tests.unit.waiting import until
+from tests.support.store_pair import Node, bodies
+from tests.waiting import until
 
 SECRET = "a long secret of this cluster"
 

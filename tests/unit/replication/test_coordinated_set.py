@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import OptionError, StoreRoleError
 from penstock.replication import Outcome
 from penstock.store import FlushMode
-from tests.unit.replication.store_pair import QUICK, Node, bodies, log_bytes, message
-from tests.unit.waiting import until
+from tests.support.store_pair import QUICK, Node, bodies, log_bytes, message
+from tests.waiting import until
 
 BOTH_MODES = pytest.mark.parametrize("mode", [FlushMode.ASYNC, FlushMode.SYNC])
 

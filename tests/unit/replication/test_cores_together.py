@@ -10,7 +10,7 @@ from penstock.replication.options import ReplicationOptions
 from penstock.replication.receiver import ClassicReceiver, EpochReceiver
 from penstock.replication.sender import ClassicSender, EpochSender
 from penstock.replication.steps import TablesChanged
-from tests.unit.replication.memory_log import MemoryEpochs, MemoryLeadership, MemoryLog, Wire
+from tests.support.memory_log import MemoryEpochs, MemoryLeadership, MemoryLog, Wire
 
 OPTIONS = ReplicationOptions(transfer_batch_bytes=17, epoch_batch_bytes=23, confirm_interval_ms=5)
 

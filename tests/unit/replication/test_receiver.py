@@ -30,7 +30,7 @@ from penstock.replication.steps import (
     TablesDone,
     Tick,
 )
-from tests.unit.replication.memory_log import MemoryEpochs, MemoryLog, closed, sent
+from tests.support.memory_log import MemoryEpochs, MemoryLog, closed, sent
 
 OPTIONS = ReplicationOptions()
 

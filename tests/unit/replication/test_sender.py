@@ -30,7 +30,7 @@ from penstock.replication.steps import (
     Tick,
     Trouble,
 )
-from tests.unit.replication.memory_log import MemoryLeadership, MemoryLog, closed, sent
+from tests.support.memory_log import MemoryLeadership, MemoryLog, closed, sent
 
 OPTIONS = ReplicationOptions(transfer_batch_bytes=10, epoch_batch_bytes=10)
 LETTERS = bytes(range(65, 91))

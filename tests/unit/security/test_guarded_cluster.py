@@ -18,8 +18,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader
 from penstock.testing.embedded import EmbeddedBroker
-from tests.abuse.raw import RawPeer
-from tests.unit.security.guarded import (
+from tests.support.guarded import (
     ADMIN,
     ADMIN_SECRET,
     APP,
@@ -30,6 +29,7 @@ from tests.unit.security.guarded import (
     guarded,
     run,
 )
+from tests.support.raw_peer import RawPeer
 
 NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 

@@ -15,8 +15,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import RemotingClient
-from tests.unit.security.guarded import ADMIN, APP, READER, USERS, caller, code_of, guarded, run
-from tests.unit.waiting import until
+from tests.support.guarded import ADMIN, APP, READER, USERS, caller, code_of, guarded, run
+from tests.waiting import until
 
 NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 

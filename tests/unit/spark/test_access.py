@@ -31,7 +31,7 @@ from penstock.spark.schema import Selection
 from penstock.spark.sink_options import WriteOptions
 from penstock.spark.sink_rows import SinkColumns
 from penstock.spark.stream import PenstockStreamReader
-from tests.unit.spark.guarded_node import SECRETS, GuardedNode, guarded_node
+from tests.support.guarded_node import SECRETS, GuardedNode, guarded_node
 from tests.unit.spark.test_sink_rows import schema_of
 
 ROOT = Path(__file__).parents[3]

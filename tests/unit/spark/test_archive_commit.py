@@ -15,7 +15,7 @@ from penstock.spark.pipelines.archive_names import StagedFile, require_names
 from penstock.spark.pipelines.archive_reading import ArchiveSnapshot, Hole, archived_ranges
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.testing import FaultyDisk, PowerLostError
-from tests.unit.spark.archive_rows import NOON, SCHEMA, Place, batch_of, places, read_plain
+from tests.support.archive_rows import NOON, SCHEMA, Place, batch_of, places, read_plain
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 

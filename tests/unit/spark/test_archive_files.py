@@ -15,7 +15,7 @@ from penstock.spark.batches import arrow_schema
 from penstock.spark.pipelines.archive_files import FileSettings, StagedFiles, cut, file_schema
 from penstock.spark.pipelines.archive_names import StagedFile
 from penstock.spark.schema import MAY_BE_NULL, PROPERTY_VALUES
-from tests.unit.spark.archive_rows import NOON, SCHEMA, batch_of, places
+from tests.support.archive_rows import NOON, SCHEMA, batch_of, places
 
 
 def stage(root: Path, *batches: object, **settings: int | str) -> list[StagedFile]:

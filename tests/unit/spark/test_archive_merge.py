@@ -32,7 +32,7 @@ from penstock.spark.pipelines.manifest import Entry, Manifest
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.schema import MAY_BE_NULL
 from penstock.testing import FaultyDisk, PowerLostError
-from tests.unit.spark.archive_rows import SCHEMA, batch_of, places, read_plain
+from tests.support.archive_rows import SCHEMA, batch_of, places, read_plain
 
 
 def small(first: int, last: int, size: int = 10, queue_id: int = 0, day: str = "2025-01-31") -> ArchivedFile:

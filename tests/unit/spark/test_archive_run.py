@@ -16,7 +16,7 @@ from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.progress import Batch, ignore
 from penstock.spark.running import Stop
 from penstock.store import MessageStore, StoreOptions
-from tests.unit.spark.archive_rows import read_plain
+from tests.support.archive_rows import read_plain
 from tests.unit.spark.test_archive_merge import Inline, archive_of
 
 LONG = "|" * 90

@@ -20,7 +20,7 @@ from penstock.client.options import Compression
 from penstock.errors import OptionError
 from penstock.spark.batches import Damage, RecordDecoder, arrow_schema
 from penstock.spark.schema import COLUMNS
-from tests.unit.spark.messages import PLAIN, numbered, plain, records, row
+from tests.support.random_messages import PLAIN, numbered, plain, records, row
 
 ALL = tuple(COLUMNS)
 END = 1 << 62

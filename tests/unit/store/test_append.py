@@ -29,7 +29,7 @@ from penstock.message import HostAddress, Message, TransactionKind, encode_prope
 from penstock.store import Durability, FlushMode, GetStatus, MessageStore, PutStatus
 from penstock.store.consume_queue import Entry
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import audit, batch_of, body_of, faulty, open_store, small_options
+from tests.support.store_checks import audit, batch_of, body_of, faulty, open_store, small_options
 
 LIMIT = 2048
 SEGMENT = 8192
@@ -670,7 +670,7 @@ def test_a_second_store_in_this_process_is_refused(store: MessageStore, tmp_path
 def test_a_second_store_in_another_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     other = (
         "import sys; from penstock.errors import StoreLockedError\n"
-        "from tests.fault.store_checks import open_store; from pathlib import Path\n"
+        "from tests.support.store_checks import open_store; from pathlib import Path\n"
         "try: open_store(Path(sys.argv[1])).close()\n"
         "except StoreLockedError: sys.exit(7)\n"
     )

@@ -13,7 +13,7 @@ from penstock.store.audit import LogAudit
 from penstock.store.consume_queue import FILLER
 from penstock.store.findings import Findings
 from penstock.testing import ManualClock
-from tests.fault.store_checks import append, open_store, small_options
+from tests.support.store_checks import append, open_store, small_options
 
 SEGMENT = 8192
 

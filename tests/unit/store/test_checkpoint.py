@@ -13,7 +13,7 @@ from penstock.runtime import SystemDisk
 from penstock.store import Durability, FlushMode, MessageStore
 from penstock.store.checkpoint import SIZE, Checkpoint, CheckpointFile
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import faulty, open_store, small_options
+from tests.support.store_checks import faulty, open_store, small_options
 
 VALUES = (1_700_000_000_000, 1_700_000_001_000, 1_699_999_000_000, 4096, 8192, 16384)
 

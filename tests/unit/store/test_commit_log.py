@@ -15,7 +15,7 @@ from penstock.message import Message
 from penstock.store import FlushMode, MessageStore
 from penstock.store.segment import Segment
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import audit, faulty, open_store, small_options
+from tests.support.store_checks import audit, faulty, open_store, small_options
 
 SEGMENT = 8192
 

@@ -16,7 +16,7 @@ from penstock.store.consume_queue import FILLER, ConsumeQueue, Entry
 from penstock.store.findings import Findings
 from penstock.store.layout import StorePaths
 from penstock.testing import keep_unsynced
-from tests.fault.store_checks import faulty
+from tests.support.store_checks import faulty
 
 PER_FILE = 4
 SIZE = PER_FILE * 20

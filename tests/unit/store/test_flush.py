@@ -15,7 +15,7 @@ from penstock.message import Message
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, PutStatus, StoreOptions
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import audit, faulty, open_store, read_queue, small_options
+from tests.support.store_checks import audit, faulty, open_store, read_queue, small_options
 
 PAGE = 4096
 

@@ -25,7 +25,7 @@ from penstock.store.inspection import (
 from penstock.store.layout import StorePaths
 from penstock.store.sizes import GivenSizes, StoreSizes, detect_sizes
 from penstock.testing import ManualClock
-from tests.unit.cli.sample_stores import (
+from tests.support.sample_stores import (
     SMALL,
     TOPICS,
     body_at,

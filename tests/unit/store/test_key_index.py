@@ -16,7 +16,7 @@ from penstock.store.findings import Findings
 from penstock.store.key_index import QUERY_MAX, IndexHeader, KeyIndex
 from penstock.store.layout import StorePaths
 from penstock.testing import ManualClock
-from tests.fault.store_checks import faulty, small_options
+from tests.support.store_checks import faulty, small_options
 
 SLOTS, ENTRIES = 10, 6  # five keys a file: entry 0 is never used
 START = 1_700_000_000_000

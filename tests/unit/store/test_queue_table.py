@@ -18,7 +18,7 @@ from penstock.store.findings import Findings
 from penstock.store.layout import StorePaths
 from penstock.store.queue_table import TAIL_MAX, Manifest, QueueTable
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import audit, faulty, open_store, small_options
+from tests.support.store_checks import audit, faulty, open_store, small_options
 
 
 def table_in(folder: Path, disk: FaultyDisk, findings: Findings | None = None) -> QueueTable:

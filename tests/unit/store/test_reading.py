@@ -16,7 +16,7 @@ from penstock.store import FlushMode, GetStatus, MessageStore, StoreOptions, Tim
 from penstock.store.key_index import QUERY_MAX
 from penstock.store.reading import READ_BYTES_MAX, SCAN_BYTES
 from penstock.testing import ManualClock
-from tests.fault.store_checks import open_store, small_options
+from tests.support.store_checks import open_store, small_options
 
 LOWER, UPPER = TimeBoundary.LOWER, TimeBoundary.UPPER
 HUGE = [2**31, 2**31 - 1, 2**62, 2**63 - 1]

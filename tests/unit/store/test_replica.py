@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import LogPositionError, StoreFormatError, StoreRoleError
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode, MessageStore
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     append_group,

@@ -19,7 +19,7 @@ from penstock.runtime import DiskUsage
 from penstock.store import FlushMode, GetStatus, MessageStore, StoreOptions
 from penstock.store.retention import MANUAL_ROUNDS, SegmentAge, plan_round
 from penstock.testing import FaultyDisk, ManualClock
-from tests.fault.store_checks import audit, batch_of, faulty, open_store, small_options
+from tests.support.store_checks import audit, batch_of, faulty, open_store, small_options
 
 HOUR_MS = 3_600_000
 SEGMENT = 8192

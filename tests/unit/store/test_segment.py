@@ -10,7 +10,7 @@ import pytest
 
 from penstock.store.layout import StorePaths
 from penstock.store.segment import Segment
-from tests.fault.store_checks import faulty
+from tests.support.store_checks import faulty
 
 SIZE = 8192
 NAME = f"{3 * SIZE:020d}"

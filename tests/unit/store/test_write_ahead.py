@@ -22,7 +22,7 @@ from penstock.errors import DiskFullError, StoreError, StoreFailedError
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.store.layout import StorePaths
-from tests.fault.store_checks import audit, body_of, message_of, open_store, place_of, small_options
+from tests.support.store_checks import audit, body_of, message_of, open_store, place_of, small_options
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
 FILE = 4 * AHEAD_BYTES

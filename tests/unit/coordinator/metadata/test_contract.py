@@ -18,7 +18,7 @@ from penstock.errors import (
 )
 from penstock.testing.metadata import MemoryEnsemble
 from tests.unit.coordinator.metadata.backends import Backend, settle
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 def test_an_entry_counts_its_changes(backend: Backend) -> None:

@@ -9,8 +9,8 @@ import pytest
 from penstock.coordinator.metadata import Election, MetadataStore, metadata_store
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
 from tests.unit.coordinator.metadata.backends import Backend
-from tests.unit.coordinator.metadata.virtual_time import run_virtually, virtual_runtime
-from tests.unit.waiting import until
+from tests.unit.coordinator.virtual_time import run_virtually, virtual_runtime
+from tests.waiting import until
 
 
 def leading(*elections: Election) -> list[Election]:

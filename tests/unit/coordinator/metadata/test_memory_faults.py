@@ -8,7 +8,7 @@ import pytest
 from penstock.coordinator.metadata import Entry, SessionState
 from penstock.errors import MetadataUnavailableError, MetadataUnknownError
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
-from tests.unit.coordinator.metadata.virtual_time import run_virtually, virtual_runtime
+from tests.unit.coordinator.virtual_time import run_virtually, virtual_runtime
 
 TIMEOUT_MS = 6000
 Life = Callable[[MemoryEnsemble, MemoryMetadata, MemoryMetadata], Awaitable[None]]

@@ -7,7 +7,7 @@ import pytest
 from penstock.coordinator.metadata import Create, Entry, MetadataStore, SessionState
 from penstock.errors import EntryExistsError
 from tests.unit.coordinator.metadata.backends import Backend
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 def test_what_one_writes_the_other_reads(shared_backend: Backend) -> None:

@@ -14,7 +14,7 @@ from penstock.coordinator.metadata.zookeeper import ZooKeeperMetadata
 from penstock.coordinator.metadata.zookeeper_options import ZooKeeperOptions
 from penstock.errors import MetadataError, MetadataUnavailableError
 from penstock.testing.zookeeper import ZooKeeperEnsemble
-from tests.unit.waiting import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.java
 

@@ -4,7 +4,7 @@ import asyncio
 
 from penstock.coordinator.metadata.zookeeper_watches import ZooKeeperWatches
 from penstock.errors import MetadataClosedError, MetadataUnavailableError
-from tests.unit.waiting import until
+from tests.waiting import until
 
 
 class Servers:

@@ -21,7 +21,7 @@ from penstock.coordinator.offsets import (
 from penstock.errors import CodecError, MetadataUnavailableError, MetadataUnknownError, OptionError
 from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.unit.coordinator.metadata.virtual_time import run_virtually, virtual_runtime
+from tests.unit.coordinator.virtual_time import run_virtually, virtual_runtime
 
 BROKER = 2130706433
 KEY = OffsetKey("tboy", "test", 0)

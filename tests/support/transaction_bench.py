@@ -12,7 +12,7 @@ from penstock.protocol.bodies import HeartbeatData, ProducerData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection
-from tests.unit.broker.running_broker import Bench, Client, properties, send_fields
+from tests.support.running_broker import Bench, Client, properties, send_fields
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionKind.COMMIT, TransactionKind.ROLLBACK, TransactionKind.NONE
 GROUP = "producers"

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import penstock
 from penstock.testing.reserved_port import ReservedPort
-from tests.fault.forked_process import ROOT, ForkedProcess
+from tests.support.forked_process import ROOT, ForkedProcess
 
 __all__ = ["ROOT", "ServerProcess", "broker", "cluster", "name_server", "options", "wait_known"]
 

@@ -12,7 +12,6 @@ from penstock.replication import ALL_IN_SYNC, HaClient, HaServer, Outcome, Propo
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
-from tests.unit.waiting import until  # noqa: F401  # tests elsewhere import it from here
 
 SMALL = StoreOptions(
     segment_size_bytes=64 * 1024,

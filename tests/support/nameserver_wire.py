@@ -13,7 +13,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import RegisterBrokerRequestHeader
 from penstock.remoting import ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
-from tests.unit.nameserver.brokers import topics, version
+from tests.support.nameserver_brokers import topics, version
 
 # For an answer that waits for a sync, on a disk that others use as well.
 ANSWER_MS = 30_000

@@ -8,7 +8,7 @@ from penstock.protocol.bodies.staged import encode_head, encode_item
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PublishStagedRequestHeader, StageMessagesRequestHeader
-from tests.unit.broker.running_broker import BORN, Bench, Client, properties
+from tests.support.running_broker import BORN, Bench, Client, properties
 
 TOPICS = (("T", 4),)
 

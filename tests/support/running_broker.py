@@ -22,7 +22,7 @@ from penstock.runtime import Runtime
 from penstock.runtime.disk import SystemDisk
 from penstock.store import StoreOptions
 from penstock.testing.scratch_disk import ScratchDisk
-from tests.unit.waiting import until
+from tests.waiting import until
 
 STORE = StoreOptions(
     segment_size_bytes=1 << 20,

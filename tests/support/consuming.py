@@ -4,12 +4,9 @@ from collections.abc import Callable, Iterable
 
 import penstock
 from penstock.client.received import ReceivedMessage
-from tests.unit.waiting import wait_until
 
 # A message that is handed back comes again at once instead of after 10 s and more.
 QUICK = {"delay_levels": " ".join(["0s"] * 18)}
-# The name under which tests outside of tests/unit import it.
-until = wait_until
 
 
 def send(address: str, topic: str, *bodies: bytes, tag: str = "", queue_key: str = "") -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from penstock.client.scan import Scan
+from penstock.message import decode_record
+
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
@@ -73,3 +76,17 @@ def read_plain(root: Path) -> list[tuple[str, str, int, int, bytes]]:
         columns=["topic", "broker", "queue_id", "queue_offset", "body"]
     )
     return sorted(zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True))
+
+
+def stored_rows(address: str, topic: str = "orders") -> list[tuple[int, int, bytes]]:
+    """Queue, offset and body of each message of a topic at the broker."""
+    rows: list[tuple[int, int, bytes]] = []
+    with Scan(address) as scan:
+        for queue, (low, high) in scan.ranges(scan.queues(topic)).items():
+            for pulled in scan.read([(queue, low, high)]):
+                at, data = 0, memoryview(bytes(pulled.data))
+                while at < len(data):
+                    message = decode_record(data[at:])
+                    rows.append((message.queue_id, message.queue_offset, message.body))
+                    at += message.size
+    return sorted(rows)

@@ -13,7 +13,7 @@ from penstock.remoting import TlsMode, TlsOptions
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.testing.embedded import EmbeddedBroker
-from tests.unit.remoting.test_tls import make_certificate
+from tests.support.certificates import make_certificate
 
 # Not one of them is in any file, text or answer but the users' own file.
 SECRETS = {

@@ -18,8 +18,8 @@ from penstock.protocol.pop_handles import (
     real_topic,
     topic_kind,
 )
-from tests.unit.broker.running_broker import Bench, Client, records
-from tests.unit.waiting import until
+from tests.support.running_broker import Bench, Client, records
+from tests.waiting import until
 
 GROUP = "poppers"
 BROKER_NAME = "broker-a"

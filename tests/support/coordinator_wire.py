@@ -19,7 +19,7 @@ from penstock.protocol.headers.controller import (
 from penstock.remoting import Connection, ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.waiting import until
+from tests.waiting import until
 
 # Quicker than in earnest, but not so quick that a busy machine looks like a dead broker.
 QUICK: dict[str, Any] = {

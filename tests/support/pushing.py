@@ -10,8 +10,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import Connection
-from tests.unit.broker.running_broker import Bench, Client, records
-from tests.unit.waiting import until  # noqa: F401  # tests elsewhere import it from here
+from tests.support.running_broker import Bench, Client, records
 
 GROUP = "g"
 # Short enough for a test, long enough for a slow machine to answer in where it means to.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 
 from penstock.protocol.command import Command, decode_frame, encode_frame
 
@@ -74,10 +73,3 @@ class RawPeer:
             await self._writer.wait_closed()
         except OSError:
             pass
-
-
-async def until(holds: Callable[[], object], seconds: float = 90.0) -> None:
-    """Wait for what the other side of a socket does."""
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110  # there is no event across a socket
-            await asyncio.sleep(0.005)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.store import MessageStore, StoreOptions
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     Ledger,
     append,
     assert_genuine,

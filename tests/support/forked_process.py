@@ -28,7 +28,7 @@ PRELOADED = [
     "penstock.nameserver.server",
     "penstock.testing.embedded",
     "tests.fault.crash_writer",
-    "tests.fault.forked_process",
+    "tests.support.forked_process",
     "tests.fault.replica_writer",
     "tests.fault.staging_broker",
     "tests.fault.transaction_broker",

@@ -20,8 +20,8 @@ from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from penstock.testing.metadata import MemoryEnsemble
-from tests.unit.coordinator.wire import FakeBroker, coordinator, leading
-from tests.unit.waiting import until
+from tests.support.coordinator_wire import FakeBroker, coordinator, leading
+from tests.waiting import until
 
 # No lease expires while its consumer lives, however slow the machine is.
 LEASE_MS = 60_000
