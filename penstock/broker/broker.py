@@ -102,11 +102,11 @@ class Broker:
         self.store_options = store_options
         self.data_dir = Path(data_dir)
         self._runtime = runtime
-        self._remoting = remoting_options or RemotingOptions()
+        self.remoting_options = remoting_options or RemotingOptions()
         self._tls = tls
-        self._guard = access.guard
+        self.guard = access.guard
         # How it calls name servers, coordinators and its master.
-        self._calls: dict[str, Any] = {"remoting": self._remoting, "tls": tls, "hook": access.hook}
+        self._calls: dict[str, Any] = {"remoting": self.remoting_options, "tls": tls, "hook": access.hook}
         self._ha_runtime = ha_runtime(runtime, access, tls)
         clock, config = runtime.clock, StorePaths(self.data_dir).config
         limit = CreationLimit(clock, options.create_per_second, options.create_burst)
@@ -117,8 +117,8 @@ class Broker:
         self.sequences = Idempotence(options, runtime, config)
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
-        if self._guard is not None:
-            self.producers.identify = publisher_of(self._guard)
+        if self.guard is not None:
+            self.producers.identify = publisher_of(self.guard)
         self.locks = QueueLocks(options, clock)
         self.leases = PartitionLeases(options, clock)
         self.statistics = Statistics(clock, options.cluster_name)
@@ -132,33 +132,33 @@ class Broker:
             options,
             runtime,
             self.topics,
-            self._listening,
-            ha_port=lambda: self._place.ha_port if self._place is not None else 0,
+            self.listening,
+            ha_port=lambda: self.place.ha_port if self.place is not None else 0,
             **self._calls,
         )
         self._config = config
-        self._table = ProcessorTable()
+        self.table = ProcessorTable()
         self._vip_table = ProcessorTable()
-        self._fast_path = FastPathSlot()
-        self._server = self._make_server(options.port, self._table)
+        self.fast_path = FastPathSlot()
+        self.server = self._make_server(options.port, self.table)
         self._vip_server: RemotingServer | None = None
         self._timers = Timers()
         self._store: MessageStore | None = None
-        self._flusher: LoopFlusher | None = None
-        self._writer: MessageWriter | None = None
-        self._delay: DelayService | None = None
-        self._timer: TimerService | None = None
-        self._retention: RetentionGroups | None = None
-        self._pulls: PullProcessor | None = None
+        self.flusher: LoopFlusher | None = None
+        self.writer: MessageWriter | None = None
+        self.delay: DelayService | None = None
+        self.timer: TimerService | None = None
+        self.retention: RetentionGroups | None = None
+        self.pulls: PullProcessor | None = None
         self.pop: PopParts | None = None
         self.publications: Publications | None = None
         self.push: PushService  # with the store
         self.transactions: Transactions  # with the store
-        self._services: MasterServices | None = None
+        self.services: MasterServices | None = None
         # What it is in its set: a master with a replication port, or a slave.
-        self._place: ClassicMaster | ClassicSlave | CoordinatedMember | None = None
-        self._tables: SideTables | None = None
-        self._zookeeper: ZooKeeperOffsets | None = None
+        self.place: ClassicMaster | ClassicSlave | CoordinatedMember | None = None
+        self.side_tables: SideTables | None = None
+        self.zookeeper: ZooKeeperOffsets | None = None
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
@@ -168,11 +168,11 @@ class Broker:
             port,
             table,
             runtime=self._runtime,
-            options=self._remoting,
+            options=self.remoting_options,
             on_close=self._closed,
-            fast_path=self._fast_path,
+            fast_path=self.fast_path,
             tls=self._tls,
-            guard=self._guard,
+            guard=self.guard,
         )
 
     # -- addresses -------------------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ class Broker:
     @property
     def address(self) -> str:
         """Where clients reach the broker: as advertised, or as it listens."""
-        listening = self._listening()
+        listening = self.listening()
         return self.options.advertise(listening.ip, listening.port)
 
-    def _listening(self) -> HostAddress:
-        return self._server.address
+    def listening(self) -> HostAddress:
+        return self.server.address
 
     def _store_host(self) -> HostAddress:
-        return record_host(self.options, self._listening())
+        return record_host(self.options, self.listening())
 
     @property
     def store(self) -> MessageStore:
@@ -198,7 +198,7 @@ class Broker:
     @property
     def connections(self) -> set[Connection]:
         """Everybody who is connected."""
-        return self._server.connections
+        return self.server.connections
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -212,23 +212,23 @@ class Broker:
     async def _start(self) -> None:
         if self.options.port == 0:
             # The port goes into records and ids, so it has to be known first. Nobody else knows it yet.
-            await self._server.start()
+            await self.server.start()
         store = await self._open_store()
         self._load(store)
-        self._zookeeper = zookeeper_offsets(self.options, store, self.offsets, self.leases, self._runtime)
-        if self._zookeeper is not None:
-            await self._zookeeper.start()
+        self.zookeeper = zookeeper_offsets(self.options, store, self.offsets, self.leases, self._runtime)
+        if self.zookeeper is not None:
+            await self.zookeeper.start()
         publications = await self._finish_publications(store)
         self._assemble(store, publications)
-        if not self.options.is_slave and self._services is not None:
-            await self._services.read_log()
-        if self._flusher is not None and self._place is not None:
-            self._flusher.start()
-            await self._place.start()
+        if not self.options.is_slave and self.services is not None:
+            await self.services.read_log()
+        if self.flusher is not None and self.place is not None:
+            self.flusher.start()
+            await self.place.start()
         if self.options.port:
-            await self._server.start()
+            await self.server.start()
         if self.options.vip_listener:
-            self._vip_server = self._make_server(self._listening().port - 2, self._vip_table)
+            self._vip_server = self._make_server(self.listening().port - 2, self._vip_table)
             await self._vip_server.start()
         self._begin()
         self._is_started = True
@@ -272,16 +272,16 @@ class Broker:
 
     def _assemble(self, store: MessageStore, publications: Publications) -> None:
         options, runtime, clock = self.options, self._runtime, self._runtime.clock
-        flusher = self._flusher = LoopFlusher(store)
-        writer = self._writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
+        flusher = self.flusher = LoopFlusher(store)
+        writer = self.writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
         publications.replicated = writer.replicated
         self.sequences.open(store, self.topics)
-        delay = self._delay = DelayService(options, store, writer, flusher, runtime, self._config)
+        delay = self.delay = DelayService(options, store, writer, flusher, runtime, self._config)
         delay.load()
         paths = StorePaths(self.data_dir)
-        timers = self._timer = TimerService(options, store, writer, flusher, runtime, paths)
+        timers = self.timer = TimerService(options, store, writer, flusher, runtime, paths)
         timers.load()
-        retention = self._retention = RetentionGroups(self.offsets, store, timers)
+        retention = self.retention = RetentionGroups(self.offsets, store, timers)
         tables = (self.topics, self.groups, self.consumers, self.offsets, self.leases, self.modes)
         pop = self.pop = PopParts(
             *(options, store, writer, flusher, *tables, self.statistics, self.registration),
@@ -289,10 +289,10 @@ class Broker:
         )
         if options.coordinators:
             journal = TableJournal(runtime.disk, self._config)
-            self._tables = SideTables(
+            self.side_tables = SideTables(
                 *(store, self.topics, self.groups, self.offsets, delay, timers, journal, self.modes)
             )
-            self._tables.recover()
+            self.side_tables.recover()
         unique_ids, host = UniqueIds(self._store_host(), runtime), self._store_host()
         self.transactions = Transactions(
             *(
@@ -306,20 +306,20 @@ class Broker:
                 unique_ids,
                 clock,
             ),
-            *(host, delay, self._guard),
+            *(host, delay, self.guard),
         )
         clean_ms = self.store_options.clean_interval_ms
-        self._services = MasterServices(
-            *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self._zookeeper),
+        self.services = MasterServices(
+            *(delay, timers, publications, self.transactions, retention, flusher, clean_ms, self.zookeeper),
             pop=pop.service,
             sequences=self.sequences,
         )
         topics, groups, consumers, offsets = self.topics, self.groups, self.consumers, self.offsets
         leases, flow, rates = self.leases, self.flow, self.statistics
-        pulls = self._pulls = PullProcessor(
+        pulls = self.pulls = PullProcessor(
             options, store, topics, groups, consumers, offsets, leases, flow, rates, clock
         )
-        self.push = self._services.push = PushService(options, store, pulls, offsets, leases, clock)
+        self.push = self.services.push = PushService(options, store, pulls, offsets, leases, clock)
         sends = SendProcessor(
             *(self.rules, writer, TimerSends(timers), unique_ids, self.offset_ids, self.transactions.open),
             sequences=self.sequences,
@@ -331,23 +331,23 @@ class Broker:
             sends,
             pulls,
             self.transactions,
-            *own_processors(self, store, writer, pulls, delay, timers, runtime, self._guard),
+            *own_processors(self, store, writer, pulls, delay, timers, runtime, self.guard),
         ]
         processors.append(TimersProcessor(self.rules, writer, topics, timers, unique_ids))
-        processors += [*membership_processors(self, store, self._tables, clock), *pop.processors]
+        processors += [*membership_processors(self, store, self.side_tables, clock), *pop.processors]
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(
-            StagingProcessor(options, self.rules, writer, staging, publications, unique_ids, self._guard)
+            StagingProcessor(options, self.rules, writer, staging, publications, unique_ids, self.guard)
         )
-        if self._guard is not None:
-            processors.append(AccessProcessor(self._guard))
+        if self.guard is not None:
+            processors.append(AccessProcessor(self.guard))
         for processor in processors:
-            processor.register(self._table)
-        self._place = self._make_place(store, writer, flusher, pulls, delay, timers)
-        if isinstance(self._place, CoordinatedMember | ClassicMaster):
-            self._place.register(self._table)
-        for code in self._table.codes:
-            handler = self._table.find(code)
+            processor.register(self.table)
+        self.place = self._make_place(store, writer, flusher, pulls, delay, timers)
+        if isinstance(self.place, CoordinatedMember | ClassicMaster):
+            self.place.register(self.table)
+        for code in self.table.codes:
+            handler = self.table.find(code)
             if handler is not None and code not in _NOT_ON_VIP:
                 self._vip_table.register(code, handler)
         parts: list[object] = [
@@ -367,18 +367,18 @@ class Broker:
         timers: TimerService,
     ) -> ClassicMaster | ClassicSlave | CoordinatedMember:
         options, runtime = self.options, self._runtime
-        if self._tables and self._services and self.publications and self.pop:
+        if self.side_tables and self.services and self.publications and self.pop:
             parts = MemberParts(
-                *(store, flusher, writer, pulls, delay, timers, self.publications, self._services),
-                *(self.topics, self._tables, self.leases, self.registration, self.pop.service),
+                *(store, flusher, writer, pulls, delay, timers, self.publications, self.services),
+                *(self.topics, self.side_tables, self.leases, self.registration, self.pop.service),
                 self.sequences,
             )
             return CoordinatedMember(
-                *(options, parts, self.reconfigure, self._adopt, runtime, self._listening),
+                *(options, parts, self.reconfigure, self._adopt, runtime, self.listening),
                 ha_runtime=self._ha_runtime,
                 **self._calls,
             )
-        port = options.port or self._listening().port
+        port = options.port or self.listening().port
         if not options.is_slave:
             return ClassicMaster(options, store, writer, pulls, port, self._ha_runtime)
         tables = SlaveTables(
@@ -392,24 +392,24 @@ class Broker:
         """Uncompiled, the ordinary way is faster."""
         if _hot.form() != "compiled":
             return None
-        path = SendFastPath(self.rules, writer, self.flow, self.offset_ids, self._remoting.limits)
+        path = SendFastPath(self.rules, writer, self.flow, self.offset_ids, self.remoting_options.limits)
         self.topics.on_change.append(path.forget)
-        self._fast_path.path = path
+        self.fast_path.path = path
         return path.learn
 
     def _begin(self) -> None:
         """Everything that runs by itself."""
-        if not (self._pulls and self._delay and self._timer and self._services and self.pop):
+        if not (self.pulls and self.delay and self.timer and self.services and self.pop):
             return
-        self._pulls.polling.start()
+        self.pulls.polling.start()
         self.pop.start()
-        self.store.on_arrival(self._pulls.polling.on_arrival)
-        self.offsets.on_reset.append(self._pulls.polling.wake)
-        self._timer.run()
+        self.store.on_arrival(self.pulls.polling.on_arrival)
+        self.offsets.on_reset.append(self.pulls.polling.wake)
+        self.timer.run()
         if self.options.is_slave:
-            self._delay.saver.start()
+            self.delay.saver.start()
         else:
-            self._services.start()
+            self.services.start()
         self.topics.start()
         self.groups.start()
         self.offsets.start()
@@ -426,22 +426,22 @@ class Broker:
     def reconfigure(self, options: BrokerOptions) -> None:
         """Have every part follow new options."""
         self.options = options
-        if isinstance(self._place, CoordinatedMember):
-            self._place.follow_options(options)
+        if isinstance(self.place, CoordinatedMember):
+            self.place.follow_options(options)
         for part in self._followers:
             part.reconfigure(options)
 
     def _closed(self, connection: Connection) -> None:
-        if self._pulls is not None and self.pop is not None:
-            self._pulls.polling.drop_connection(connection)
+        if self.pulls is not None and self.pop is not None:
+            self.pulls.polling.drop_connection(connection)
             self.pop.closed(connection)
             self.push.closed(connection)
         self.consumers.drop_connection(connection)
         self.producers.drop_connection(connection)
 
     def _tell_of_timers(self) -> None:
-        if self.options.is_slave and self._retention is not None:
-            self._retention.tell_of_timers()
+        if self.options.is_slave and self.retention is not None:
+            self.retention.tell_of_timers()
 
     def _scan(self) -> None:
         """Drop clients and locks that nobody has heard of for long."""
@@ -459,40 +459,40 @@ class Broker:
         await self.registration.stop()
         self.rules.is_stopping = True
         self._timers.stop()
-        if self._is_started and self._writer is not None and self._pulls is not None:
-            await self._writer.drain(self.store_options.sync_flush_timeout_ms)
-            if self._services is not None:
-                await self._services.stop()
-            self._pulls.polling.stop()
+        if self._is_started and self.writer is not None and self.pulls is not None:
+            await self.writer.drain(self.store_options.sync_flush_timeout_ms)
+            if self.services is not None:
+                await self.services.stop()
+            self.pulls.polling.stop()
             if self.pop is not None:
                 self.pop.polling.stop()
-        if self._place is not None:
-            await self._place.stop()
+        if self.place is not None:
+            await self.place.stop()
         if self._vip_server is not None:
             await self._vip_server.stop(STOP_GRACE_MS)
-        await self._server.stop(STOP_GRACE_MS)
-        if self._zookeeper is not None:
-            await self._zookeeper.stop()
+        await self.server.stop(STOP_GRACE_MS)
+        if self.zookeeper is not None:
+            await self.zookeeper.stop()
         if self._is_started:
             await self._save()
-        if self._writer is not None:
-            self._writer.stop()
-        if self._flusher is not None:
-            self._flusher.stop()
+        if self.writer is not None:
+            self.writer.stop()
+        if self.flusher is not None:
+            self.flusher.stop()
         store, self._store = self._store, None
         if store is not None:
             await asyncio.get_running_loop().run_in_executor(None, store.close)
         self._is_started = False
 
     async def _save(self) -> None:
-        if self._delay is not None and self._timer is not None:
-            await self._delay.stop()
-            await self._timer.stop()
+        if self.delay is not None and self.timer is not None:
+            await self.delay.stop()
+            await self.timer.stop()
         await self.sequences.stop()
         await self.topics.stop()
         await self.groups.stop()
         await self.offsets.stop()
         await self.modes.stop()
-        if self._tables is not None:
+        if self.side_tables is not None:
             savers = (self.topics.saver, self.groups.saver, self.offsets.saver, self.modes.saver)
-            self._tables.close(is_saved=all(saver.is_clean for saver in savers))
+            self.side_tables.close(is_saved=all(saver.is_clean for saver in savers))

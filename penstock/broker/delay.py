@@ -250,13 +250,13 @@ class DelayService:
             return
         if level.timer is not None:
             level.timer.cancel()
-        level.timer = self._loop.call_later(min(delay_ms, LOOK_MS) / 1000, self._turn, level)
+        level.timer = self._loop.call_later(min(delay_ms, LOOK_MS) / 1000, self.turn, level)
 
-    def _turn(self, level: Level) -> None:
+    def turn(self, level: Level) -> None:
         """Store what is due of one level, at most so much, and plan the next turn."""
         level.timer = None
         try:
-            self._plan(level, self._deliver(level))
+            self._plan(level, self.deliver(level))
         except PenstockError as error:
             _LOG.warning("delay level %d waits: %s", level.number, error)
             self._plan(level, RETRY_MS)
@@ -264,7 +264,7 @@ class DelayService:
             _LOG.exception("delay level %d failed; it goes on", level.number)
             self._plan(level, RETRY_MS)
 
-    def _deliver(self, level: Level) -> int:
+    def deliver(self, level: Level) -> int:
         """How long to wait for the next turn."""
         low, high = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id), level.seen
         if level.offset < low:

@@ -82,13 +82,13 @@ class Idempotence:
         self.table = SequenceTable(options.idempotence_window, options.idempotence_sequences_max)
         self._store: MessageStore
         # How far the log is in the table, and how far it has to be before idempotent sends are taken.
-        self._read_to = 0
+        self.read_to = 0
         self._goal = FAR
         self._cuts = 0
         self._is_leading = False
         # How far the log is with everybody who could be master.
         self.confirmed_offset: Callable[[], int] = lambda: FAR
-        self._saved_to = -1
+        self.saved_to = -1
         self._has_news = False
         self._next_save_ms = 0
         self._saving: asyncio.Task[None] | None = None
@@ -114,25 +114,25 @@ class Idempotence:
         topics.on_delete.append(self._topic_deleted)
         self._load()
         end = store.log.max_offset
-        if self._read_to > end:
+        if self.read_to > end:
             # Another directory's, or a disk that lost what it had synced: only what lies before the end can be true.
-            _LOG.warning("%s knows the log up to %d, which ends at %d", FILE_NAME, self._read_to, end)
+            _LOG.warning("%s knows the log up to %d, which ends at %d", FILE_NAME, self.read_to, end)
             self.table.cut(end)
-            self._read_to = self._saved_to = end
+            self.read_to = self.saved_to = end
         for topic, before in store.deleted_topics.items():
             self.table.forget_topic(topic, before)
-        self._read_to = max(self._read_to, self._oldest_needed())
+        self.read_to = max(self.read_to, self._oldest_needed())
 
     def _load(self) -> None:
         try:
             data = self._disk.read(self._path) if self._disk.exists(self._path) else None
             if data is None:
                 return
-            self._read_to = self._saved_to = decode(data, self.table)
+            self.read_to = self.saved_to = decode(data, self.table)
         except (OSError, CodecError) as error:
             _LOG.warning("%s cannot be read, so more of the log is: %s", FILE_NAME, error)
             self.table = SequenceTable(self.table.window, self.table.sequences_max)
-            self._read_to, self._saved_to = 0, -1
+            self.read_to, self.saved_to = 0, -1
 
     def _oldest_needed(self) -> int:
         """Where the log begins to be younger than the expiry time: nobody who sent before that is remembered."""
@@ -156,9 +156,9 @@ class Idempotence:
             self._read(self._goal, FIRST_MS)
             for topic, before in self._store.deleted_topics.items():
                 self.table.forget_topic(topic, before)
-        if self._read_to < self._goal:
+        if self.read_to < self._goal:
             _LOG.warning(
-                "idempotent sends wait: %d bytes of the log are still to be read", self._goal - self._read_to
+                "idempotent sends wait: %d bytes of the log are still to be read", self._goal - self.read_to
             )
 
     def rest(self) -> None:
@@ -166,15 +166,15 @@ class Idempotence:
         if not self._is_leading:
             return
         confirmed = self._store.dispatch.offset
-        self._read_to = confirmed if self.is_ready else min(self._read_to, confirmed)
-        self.table.cut(self._read_to)
+        self.read_to = confirmed if self.is_ready else min(self.read_to, confirmed)
+        self.table.cut(self.read_to)
         self._is_leading = False
         self._goal = FAR
 
     @property
     def is_ready(self) -> bool:
         """Whether the table knows all that was in the log when this broker became master."""
-        return self._is_leading and self._read_to >= self._goal
+        return self._is_leading and self.read_to >= self._goal
 
     def _follow_cuts(self) -> None:
         """What was cut off the log goes out of the table, whatever has come to its place."""
@@ -183,19 +183,19 @@ class Idempotence:
             position = min(cuts[self._cuts :])
             self._cuts = len(cuts)
             self.table.cut(position)
-            self._read_to = min(self._read_to, position)
-            self._saved_to = min(self._saved_to, position)
+            self.read_to = min(self.read_to, position)
+            self.saved_to = min(self.saved_to, position)
             self._has_news = True
 
     def _read(self, limit: int, for_ms: int) -> None:
         """Take in the log up to a position, or as much of it as can be read in this time."""
         self._follow_cuts()
-        if self._read_to >= limit:
+        if self.read_to >= limit:
             return
         deleted = self._store.deleted_topics
         until_ms = self._clock.monotonic_ms() + for_ms
-        while self._read_to < limit and self._clock.monotonic_ms() <= until_ms:
-            self._read_to, sends = scan(self._store.log, self._read_to, limit)
+        while self.read_to < limit and self._clock.monotonic_ms() <= until_ms:
+            self.read_to, sends = scan(self._store.log, self.read_to, limit)
             for send in sends:
                 if send.position >= deleted.get(send.pair.topic, 0):
                     self.table.add(send.pair, send.sequence, send.position, send.store_timestamp)
@@ -214,7 +214,7 @@ class Idempotence:
         try:
             limit = self._goal if self._is_leading else self._store.dispatch.offset
             self._read(limit, TURN_MS)
-            if self._read_to < limit and self._going_on is None:
+            if self.read_to < limit and self._going_on is None:
                 self._going_on = asyncio.get_running_loop().call_later(PAUSE_MS / 1000, self._go_on)
             is_time = self._clock.monotonic_ms() >= self._next_save_ms
             if self._saving is None and is_time and self._must_save(GROWTH_BYTES):
@@ -230,12 +230,12 @@ class Idempotence:
 
     def _safe(self) -> int:
         """The part of the log that the table knows and that nothing takes back."""
-        known = self._store.log.max_offset if self.is_ready else self._read_to
+        known = self._store.log.max_offset if self.is_ready else self.read_to
         return min(known, self._store.flusher.flushed_offset, self.confirmed_offset())
 
     def _must_save(self, growth: int) -> bool:
         """Whether the file would say more than it does; a new master does not know yet what is confirmed."""
-        more = self._safe() - self._saved_to
+        more = self._safe() - self.saved_to
         return more >= growth or (more >= 0 and self._has_news)
 
     def _freeze(self) -> tuple[Frozen, int]:
@@ -249,7 +249,7 @@ class Idempotence:
         began_ms = self._clock.monotonic_ms()
         try:
             await asyncio.to_thread(self._write, frozen, position)
-            self._saved_to = position
+            self.saved_to = position
         except OSError as error:
             self._has_news = True
             _LOG.error("%s is not written, and tried again: %s", FILE_NAME, error)

@@ -113,7 +113,7 @@ class PopService:
         self._ends: list[int] = []
         self._floors: deque[tuple[int, int, int]] = deque()
         self._committed_floors: list[int] = []
-        self._next_queue = 0
+        self.revive_turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._buffer = CheckBuffer()
@@ -323,8 +323,8 @@ class PopService:
             done(IN_MEMORY, popped_ms, revive_queue)
 
     def next_revive_queue(self) -> int:
-        revive_queue = self._next_queue
-        self._next_queue = (revive_queue + 1) % REVIVE_QUEUES
+        revive_queue = self.revive_turn
+        self.revive_turn = (revive_queue + 1) % REVIVE_QUEUES
         return revive_queue
 
     def _pop_time(self, starts: Sequence[tuple[QueueKey, int]]) -> int:

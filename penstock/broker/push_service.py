@@ -83,7 +83,7 @@ class PushService:
         self._clock = clock
         self.state = PushState(push_rules(options))
         # Tasks that are looked at again with the next tick: their peer has to read first.
-        self._clogged: dict[PushTask, None] = {}
+        self.clogged: dict[PushTask, None] = {}
         self._arrived: deque[tuple[bytes, int]] = deque()
         self._is_noting = self._is_pumping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,7 +116,7 @@ class PushService:
                     task, ResponseCode.SERVICE_NOT_AVAILABLE, "this broker stops, or is not the master"
                 )
             self.state.close(client)
-        self._clogged.clear()
+        self.clogged.clear()
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -260,7 +260,7 @@ class PushService:
         if room is None or not isinstance(link, Connection):
             return
         if link.paused_since_ms is not None:
-            self._clogged[task] = None
+            self.clogged[task] = None
             return
         wanted: Subscribed = task.request
         if not wanted.may():
@@ -289,7 +289,7 @@ class PushService:
             if task.read_offset > before or end > result.max_offset:
                 self.state.look_again(task)
             else:
-                self._clogged[task] = None
+                self.clogged[task] = None
             return
         task.is_at_end = True
         if task.read_offset > task.next_offset:
@@ -351,7 +351,7 @@ class PushService:
         self._hang_up()
         for client in pings:
             self._ping(client)
-        clogged, self._clogged = self._clogged, {}
+        clogged, self.clogged = self.clogged, {}
         for task in clogged:
             if task.state is not TaskState.ENDED:
                 self.state.look_again(task)

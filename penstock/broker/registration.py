@@ -83,7 +83,7 @@ class Registration:
         self._ha_port = ha_port or (lambda: listening().port + 1)
         # Told what a name server answered: a slave finds its master in it.
         self.on_answer: list[Callable[[RegisterBrokerResponseHeader], None]] = []
-        self._client = RemotingClient(
+        self.client = RemotingClient(
             runtime=runtime, options=remoting, tls=tls, on_close=self._lost, hook=hook
         )
         self._links: list[NameServerLink] = []
@@ -114,7 +114,7 @@ class Registration:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await asyncio.gather(*(self._unregister(link) for link in self._links if link.sent_as))
-        await self._client.close()
+        await self.client.close()
 
     async def register_all(self) -> dict[str, bool]:
         """Tell every name server everything, now and side by side; who took it. Empty without name servers."""
@@ -141,7 +141,7 @@ class Registration:
         for link in sorted(self._links, key=lambda link: link.failures):
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    connection = await self._client.connection(link.address)
+                    connection = await self.client.connection(link.address)
                     return await connection.call(request, timeout_ms)
             except (PenstockError, TimeoutError) as error:
                 _LOG.debug("name server %s does not answer: %s", link.address, error)
@@ -215,7 +215,7 @@ class Registration:
         """Register everything, or only the topics given; whether the name server took it."""
         try:
             async with asyncio.timeout(self._options.register_timeout_ms / 1000):
-                connection = await self._client.connection(link.address)
+                connection = await self.client.connection(link.address)
                 link.connection = connection
                 address = self._address_for(connection)
                 if changed is None:
@@ -227,7 +227,7 @@ class Registration:
                 response = check(await connection.call(request, self._options.register_timeout_ms))
         except TimeoutError:
             self._failed(link, f"no answer within {self._options.register_timeout_ms} ms")
-            self._client.drop(link.address)  # what it answers later belongs to nothing
+            self.client.drop(link.address)  # what it answers later belongs to nothing
             return False
         except PenstockError as error:
             self._failed(link, str(error))
@@ -331,6 +331,6 @@ class Registration:
         link.registered_as = link.sent_as = ""
         try:
             async with asyncio.timeout(UNREGISTER_TIMEOUT_MS / 1000):
-                check(await self._client.call(link.address, request, UNREGISTER_TIMEOUT_MS))
+                check(await self.client.call(link.address, request, UNREGISTER_TIMEOUT_MS))
         except (PenstockError, TimeoutError) as error:
             _LOG.warning("cannot unregister from name server %s: %s", link.address, error)

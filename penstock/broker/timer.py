@@ -78,12 +78,12 @@ class TimerService:
         kept_ms = max(store.options.file_reserved_hours * 3_600_000 * 2 // 3, 60 * PRECISION_MS)
         self._window_ms = min(options.timer_roll_window_slots * PRECISION_MS, kept_ms)
         self._rules = times.TimerRules(self._window_ms)
-        self._files = TimerStore(runtime.disk, paths, options.timer_log_file_bytes)
-        self._due = DueMessages(store, self._files, self._rules, self._is_done)
-        self._copies = TimerCopies(store, writer, self._due)
+        self.files = TimerStore(runtime.disk, paths, options.timer_log_file_bytes)
+        self.due = DueMessages(store, self.files, self._rules, self._is_done)
+        self._copies = TimerCopies(store, writer, self.due)
         self.saver = TimerSaver(
             store,
-            self._files,
+            self.files,
             flusher,
             runtime.clock,
             options.timer_save_interval_ms,
@@ -121,23 +121,23 @@ class TimerService:
 
     def slot_count(self, due_ms: int) -> int:
         """How many messages wait for the second that a time is in."""
-        slot = self._files.wheel.slot(times.out_ms(due_ms))
+        slot = self.files.wheel.slot(times.out_ms(due_ms))
         return 0 if slot is None else slot.count
 
     def _progress(self) -> TimerProgress | None:
         """How far everything is, if it is further than it was known to be before."""
-        offset = self._files.queue_offset
+        offset = self.files.queue_offset
         if not self._is_leading or offset < max(self._take_first, self._done.queue_offset):
             return None
         return TimerProgress(self._reached_ms, offset)
 
     def checkpoint(self) -> TimerCheckpoint:
         """What a slave asks for."""
-        known, safe = self._files.checkpoint, self.saver.safe
+        known, safe = self.files.checkpoint, self.saver.safe
         return TimerCheckpoint(
             safe.read_ms,
-            self._files.log.end,
-            self._files.queue_offset,
+            self.files.log.end,
+            self.files.queue_offset,
             safe.queue_offset,
             known.state_version,
             known.timestamp_ms,
@@ -151,7 +151,7 @@ class TimerService:
 
     def ahead(self) -> Callable[[], dict[str, int]]:
         """A question for a thread: how many records wait for the next minute, hour and day."""
-        from_ms, wheel = self.now_ms(), self._files.wheel
+        from_ms, wheel = self.now_ms(), self.files.wheel
         unwritten = wheel.unwritten()
 
         def count() -> dict[str, int]:
@@ -166,7 +166,7 @@ class TimerService:
     @property
     def skipped(self) -> int:
         """Messages that could not be delivered at all."""
-        return self._copies.skipped + self._due.lost
+        return self._copies.skipped + self.due.lost
 
     @property
     def recalled(self) -> int:
@@ -180,7 +180,7 @@ class TimerService:
     @property
     def offset_behind(self) -> int:
         """Messages of the timer topic that are not in the wheel yet."""
-        return max(self._range()[1] - self._files.queue_offset, 0)
+        return max(self._range()[1] - self.files.queue_offset, 0)
 
     def needed(self) -> tuple[int | None, int] | None:
         """Log position of the oldest message that waits in the wheel, and queue offset of the first that is not in it
@@ -188,7 +188,7 @@ class TimerService:
         if not self._range()[1]:
             return None
         safe = self.saver.safe
-        return self._files.oldest_needed(safe.read_ms), min(self._files.queue_offset, safe.queue_offset)
+        return self.files.oldest_needed(safe.read_ms), min(self.files.queue_offset, safe.queue_offset)
 
     def _range(self) -> tuple[int, int]:
         store = self._store
@@ -203,20 +203,20 @@ class TimerService:
         """Open the files; damaged ones are made anew."""
         problem = ""
         try:
-            is_known = self._files.open()
+            is_known = self.files.open()
         except (TimerFilesDamagedError, OSError) as error:
             is_known, problem = True, str(error)
-        checkpoint = self._files.checkpoint
+        checkpoint = self.files.checkpoint
         self._done = TimerProgress(checkpoint.read_ms, checkpoint.master_offset)
         self.saver.follow(self._done)
         low, high = self._range()
-        if not is_known and (high > low or self._files.log.end):
+        if not is_known and (high > low or self.files.log.end):
             problem = "there is no timercheck; what was delivered is not known, and comes again"
-        elif self._files.queue_offset > high:
-            problem = f"the wheel has messages up to {self._files.queue_offset} of {high}"
+        elif self.files.queue_offset > high:
+            problem = f"the wheel has messages up to {self.files.queue_offset} of {high}"
         if problem:
             self._rebuild(problem)
-        self._copies.counts = self._files.counts(slot_time(self._done.read_ms))
+        self._copies.counts = self.files.counts(slot_time(self._done.read_ms))
         self._store.on_arrival(self._on_arrival)
 
     def _doubts(self, why: str) -> None:
@@ -229,13 +229,13 @@ class TimerService:
         self._doubt = ""
         if self._is_leading:
             self._done = TimerProgress(
-                self._reached_ms, max(self._files.queue_offset, self._done.queue_offset)
+                self._reached_ms, max(self.files.queue_offset, self._done.queue_offset)
             )
         since_ms = self._done.read_ms - 2 * self._window_ms
         offset = self._store.reader.offset_by_time(WHEEL_TIMER_TOPIC, 0, since_ms) if since_ms > 0 else 0
         _LOG.warning("the timer wheel is made anew from queue offset %d on: %s", offset, why)
-        self._files.reset(offset)
-        self._due.begin(self._reached_ms)
+        self.files.reset(offset)
+        self.due.begin(self._reached_ms)
         self._take_first = 0
         self._copies.counts.clear()
         self.saver.changed()
@@ -253,14 +253,14 @@ class TimerService:
             return
         self._is_leading = True
         self._done = safe = self.saver.safe
-        if self._files.queue_offset > self._range()[1]:
+        if self.files.queue_offset > self._range()[1]:
             self._doubt = "the log was cut"
         now_ms = self.now_ms()
         self._reached_ms = min(safe.read_ms or now_ms, now_ms)
-        self._due.begin(self._reached_ms)
+        self.due.begin(self._reached_ms)
         # What was taken after the last progress may be in the wheel or not: it is taken again, and found there once.
-        self._take_first = self._files.queue_offset
-        self._files.queue_offset = min(self._files.queue_offset, safe.queue_offset)
+        self._take_first = self.files.queue_offset
+        self.files.queue_offset = min(self.files.queue_offset, safe.queue_offset)
         self._cleared_ms, self._gate = 0, None
         self._plan(0)
 
@@ -269,7 +269,7 @@ class TimerService:
         self.saver.note()
         self._done = self.saver.safe
         self._is_leading = False
-        self._due.begin(0)
+        self.due.begin(0)
 
     def follow(self, progress: TimerProgress) -> None:
         """A master has come so far."""
@@ -285,7 +285,7 @@ class TimerService:
             self._handle.cancel()
             self._handle = None
         await self.saver.stop()
-        self._files.close()
+        self.files.close()
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -309,9 +309,9 @@ class TimerService:
                 return
             self._handle.cancel()
         self._planned_at = at
-        self._handle = self._loop.call_at(at, self._turn)
+        self._handle = self._loop.call_at(at, self.turn)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         self._handle = None
         try:
             if self._doubt and not self.saver.is_busy:
@@ -331,9 +331,9 @@ class TimerService:
         has_more = self._take()
         if not self._is_leading:
             return PAUSE_MS if has_more else LOOK_MS
-        if self._files.queue_offset < self._take_first:
+        if self.files.queue_offset < self._take_first:
             return 0 if has_more else RETRY_MS
-        due, now_ms = self._due, self.now_ms()
+        due, now_ms = self.due, self.now_ms()
         is_clear = self._clear(now_ms)
         self._fire(self._cleared_ms)
         due.load(MESSAGES_PER_TURN, now_ms + PRECISION_MS)
@@ -357,7 +357,7 @@ class TimerService:
         moment_ms, end = self._gate
         end = min(end, self._store.end_offset(WHEEL_TIMER_TOPIC, 0))
         # What there was a turn for, and is not taken, waits for room in the wheel.
-        if self._files.queue_offset >= end or self._stuck_before >= end:
+        if self.files.queue_offset >= end or self._stuck_before >= end:
             self._cleared_ms, self._gate = max(self._cleared_ms, moment_ms), None
         return self._cleared_ms >= now_ms
 
@@ -365,7 +365,7 @@ class TimerService:
 
     def _take(self) -> bool:
         """Take some messages from the timer topic; whether there are more."""
-        files = self._files
+        files = self.files
         low, high = self._range()
         end = high if self._is_leading else min(high, self._done.queue_offset)
         if files.queue_offset < low:
@@ -410,14 +410,14 @@ class TimerService:
             self.enqueued += 1
             self._copies.count(topic_hash(message), -1 if timing.recalls else 1)
             if self._is_leading:
-                self._due.arrived(timing, place, slot_time(now_ms), message)
+                self.due.arrived(timing, place, slot_time(now_ms), message)
         self._stuck_before = 0 if count else end
         return count > 0 and offset + count < end
 
     def _put(self, message: TimerMessage, timing: times.Timing, now_ms: int) -> int:
         bits = DEFAULT | (ROLL if timing.is_roll else 0) | (DELETE if timing.recalls else 0)
         free_before_ms = slot_time(self._reached_ms if self._is_leading else self._done.read_ms)
-        return self._files.put(
+        return self.files.put(
             timing.slot_ms,
             bits,
             slot_time(now_ms),
@@ -440,7 +440,7 @@ class TimerService:
         except PenstockError:
             stored = [index for index, request in enumerate(requests) if request is None or request.size]
             if stored:
-                self._files.queue_offset = late[stored[-1]][0] + 1
+                self.files.queue_offset = late[stored[-1]][0] + 1
             raise
         self.delivered += sum(request is not None and request.size > 0 for request in requests)
 
@@ -448,7 +448,7 @@ class TimerService:
 
     def _fire(self, now_ms: int) -> None:
         """Store what is due, at most so much."""
-        due, size = self._due, 0
+        due, size = self.due, 0
         fired: list[tuple[DueMessage, AppendRequest | None]] = []
         while len(fired) < MESSAGES_PER_TURN and size < BYTES_PER_TURN:
             item = due.take(now_ms)

@@ -64,8 +64,8 @@ class DueMessages:
         self._files = files
         self._rules = rules
         self._is_done = is_done
-        self._held_max = held_bytes_max
-        self._held = 0
+        self.held_bytes_max = held_bytes_max
+        self.held_bytes = 0
         self._waiting: list[DueMessage] = []
         self._recalled: dict[int, set[str]] = {}
         self.loaded_to = 0
@@ -79,7 +79,7 @@ class DueMessages:
         self._waiting.clear()
         self._recalled.clear()
         self._seen.clear()
-        self._held, self._next = 0, NOWHERE
+        self.held_bytes, self._next = 0, NOWHERE
         self.loaded_to = slot_time(from_ms)
 
     def __len__(self) -> int:
@@ -105,9 +105,9 @@ class DueMessages:
         if timing.recalls and not timing.is_roll:
             self._recalled.setdefault(timing.slot_ms, set()).add(timing.recalls)
             return
-        is_held = self._held + message.size <= self._held_max
+        is_held = self.held_bytes + message.size <= self.held_bytes_max
         if is_held:
-            self._held += message.size
+            self.held_bytes += message.size
         item = DueMessage(
             timing.due_ms,
             place,
@@ -178,13 +178,13 @@ class DueMessages:
             return None
         item = heappop(self._waiting)
         if item.held is not None:
-            self._held -= item.held.size
+            self.held_bytes -= item.held.size
         return item
 
     def give_back(self, item: DueMessage) -> None:
         """It could not be stored now."""
         if item.held is not None:
-            self._held += item.held.size
+            self.held_bytes += item.held.size
         heappush(self._waiting, item)
 
     def is_recalled(self, item: DueMessage, key: str) -> bool:

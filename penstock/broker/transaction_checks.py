@@ -94,7 +94,7 @@ class TransactionChecks:
         self._ends = ends
         self._time = SteadyTime(clock)
         # How far the log is on disk and with whoever could be master next.
-        self._safe_offset = safe_offset
+        self.safe_offset = safe_offset
         # Where the log ended, and the progress of both queues that counts once that is safe.
         self._reached: deque[tuple[int, int, int]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class TransactionChecks:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self._keep_progress()
+            self.keep_progress()
 
     async def _run(self) -> None:
         waited_ms = 0
@@ -130,7 +130,7 @@ class TransactionChecks:
                 if waited_ms >= self.options.transaction_check_interval_ms:
                     waited_ms = 0
                     await self.check()
-                self._keep_progress()
+                self.keep_progress()
             except PenstockError as error:
                 _LOG.warning("checks of transactions wait: %s", error)
             except Exception:
@@ -306,9 +306,9 @@ class TransactionChecks:
 
     # -- progress --------------------------------------------------------------------------------------------
 
-    def _keep_progress(self) -> None:
+    def keep_progress(self) -> None:
         """Commit what the log is safe for. Both at once: a mark that is passed over names nothing that is not."""
-        safe, found = self._safe_offset(), None
+        safe, found = self.safe_offset(), None
         while self._reached and self._reached[0][0] <= safe:
             _, *found = self._reached.popleft()
         if found is not None:

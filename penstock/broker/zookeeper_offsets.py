@@ -86,7 +86,7 @@ class ZooKeeperOffsets:
         *,
         is_alone: bool,
     ) -> None:
-        self._storage = storage
+        self.storage = storage
         self._end_offset = end_offset
         self._offsets = offsets
         self._is_alone = is_alone
@@ -112,7 +112,7 @@ class ZooKeeperOffsets:
 
     async def start(self) -> None:
         """Connect. Who is master from the start knows all offsets when this returns. MetadataError."""
-        await self._storage.start()
+        await self.storage.start()
         if self._is_alone:
             async with self._turn:
                 await self._load()
@@ -123,7 +123,7 @@ class ZooKeeperOffsets:
         self._dirty.clear()
         self._known.clear()
         self._gone.clear()
-        self._storage.forget_all()
+        self.storage.forget_all()
         try:
             async with asyncio.timeout(PREPARE_WAIT_MS / 1000), self._turn:
                 await self._load()
@@ -145,12 +145,12 @@ class ZooKeeperOffsets:
         # Of a set, another may be master by now: `rest` was the end.
         await self._write_at_last()
         self._is_leading = False
-        await self._storage.stop()
+        await self.storage.stop()
 
     async def _write_at_last(self) -> None:
         try:
             async with asyncio.timeout(STOP_WAIT_MS / 1000):
-                await self._storage.flush()
+                await self.storage.flush()
         except (MetadataError, TimeoutError) as error:
             _LOG.warning("the last changes of offsets are not in ZooKeeper, but in the file: %s", error)
 
@@ -158,7 +158,7 @@ class ZooKeeperOffsets:
 
     async def _load(self) -> None:
         """Take what is further than here; all that is here is compared at the next writing."""
-        stored = await self._storage.load_all()
+        stored = await self.storage.load_all()
         moved, since = 0, frozenset(self._dirty)
         for key, found in stored.items():
             pair = TopicGroup(key.topic, key.group)
@@ -211,7 +211,7 @@ class ZooKeeperOffsets:
             await asyncio.sleep(GATHER_MS / 1000)
             self._is_urgent = False
             try:
-                await self._storage.flush()
+                await self.storage.flush()
             except MetadataError as error:
                 _LOG.debug("left for the next writing: %s", error)
                 return
@@ -225,7 +225,7 @@ class ZooKeeperOffsets:
             for pair in dirty:
                 self._compare(pair)
             for pair, queues in list(self._gone.items()):
-                await self._storage.delete(pair.group, {pair.topic: queues})
+                await self.storage.delete(pair.group, {pair.topic: queues})
                 self._gone.pop(pair, None)
 
     def _compare(self, pair: TopicGroup) -> None:
@@ -239,7 +239,7 @@ class ZooKeeperOffsets:
             known[queue_id] = offset
             self._gone.get(pair, set()).discard(queue_id)
             try:
-                self._storage.commit(OffsetKey(pair.group, pair.topic, queue_id), offset)
+                self.storage.commit(OffsetKey(pair.group, pair.topic, queue_id), offset)
             except CodecError as error:
                 _LOG.warning("the offset of %s is in the file only: %s", pair, error)
         gone = [queue_id for queue_id in known if queue_id not in here]

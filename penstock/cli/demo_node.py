@@ -58,7 +58,7 @@ def exchange(directory: Path, count: int, title: Say, say: Say) -> Exchange:
         )
         address = facts["nameserver"]
         sent = _send(address, count, title, say)
-        received, again = _receive(address, len(sent), title, say)
+        received, again = receive(address, len(sent), title, say)
         with Admin(address) as admin:
             lag = admin.describe_group(GROUP).lag
             found = admin.get_message(next(iter(sent)), TOPIC)
@@ -120,7 +120,7 @@ def _send(address: str, count: int, title: Say, say: Say) -> set[str]:
     return ids
 
 
-def _receive(address: str, count: int, title: Say, say: Say) -> tuple[set[str], int]:
+def receive(address: str, count: int, title: Say, say: Say) -> tuple[set[str], int]:
     """The ids that a group of one consumer received, and how many came more than once."""
     title("Receive with penstock.Consumer, as a group that begins at the first message")
     ids: set[str] = set()

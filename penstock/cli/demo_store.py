@@ -84,7 +84,7 @@ class StoreChapters:
         arguments = [sys.executable, "-m", "penstock.cli.demo_writer", str(self._directory)]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as writer:
             try:
-                self._collect(writer, acknowledged)
+                self.collect(writer, acknowledged)
             finally:
                 writer.kill()
         count = len(acknowledged.offsets)
@@ -102,7 +102,7 @@ class StoreChapters:
             self._say(f"the writer ended by itself with {writer.returncode}")
         return acknowledged
 
-    def _collect(self, writer: subprocess.Popen[bytes], acknowledged: Acknowledged) -> None:
+    def collect(self, writer: subprocess.Popen[bytes], acknowledged: Acknowledged) -> None:
         """Read acknowledgements until there are enough, then kill the writer in whatever it is doing."""
         stream = writer.stdout
         if stream is None:
@@ -113,20 +113,20 @@ class StoreChapters:
         try:
             for line in stream:
                 first = first or time.perf_counter()
-                self._take(line, acknowledged)
+                self.take(line, acknowledged)
                 if len(acknowledged.offsets) >= self._wanted or time.perf_counter() - first > WRITE_LIMIT_S:
                     break
             time.sleep(random.uniform(0, 0.02))  # at some moment, not right after an acknowledgement
             writer.kill()
             for line in stream:  # what it had said before it died counts as well
-                self._take(line, acknowledged)
+                self.take(line, acknowledged)
         finally:
             watchdog.cancel()
             watchdog.join()
         acknowledged.seconds = time.perf_counter() - first
 
     @staticmethod
-    def _take(line: bytes, acknowledged: Acknowledged) -> None:
+    def take(line: bytes, acknowledged: Acknowledged) -> None:
         if not line.endswith(b"\n"):
             return  # died in the middle of the line: not acknowledged
         number, _, offsets = line.decode("ascii").partition(" ")
@@ -202,7 +202,7 @@ class StoreChapters:
             )
             self._title("Look for every acknowledged message")
             started = time.perf_counter()
-            found, unacknowledged = self._by_offset(store, acknowledged)
+            found, unacknowledged = self.by_offset(store, acknowledged)
             self._say(f"by queue offset: {found:,} of {len(acknowledged.offsets):,}, body, tag and key equal")
             self._say(
                 f"and {unacknowledged:,} whole ones that were written but not acknowledged when it died"
@@ -213,7 +213,7 @@ class StoreChapters:
         return found, by_key, recovered
 
     @staticmethod
-    def _by_offset(store: MessageStore, acknowledged: Acknowledged) -> tuple[int, int]:
+    def by_offset(store: MessageStore, acknowledged: Acknowledged) -> tuple[int, int]:
         """Read every queue from its beginning: (acknowledged messages found, others)."""
         from penstock.cli.demo_workload import (
             QUEUES_PER_TOPIC,

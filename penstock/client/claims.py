@@ -55,7 +55,7 @@ class Claims:
         self._group = group
         self._calls = calls
         self._orderly = orderly
-        self._asked_ms: dict[MessageQueue, int] = {}
+        self.leases: dict[MessageQueue, int] = {}
         # Which queue was given back in which turn, counted since the beginning.
         self._turn = 0
         self._given_back: dict[MessageQueue, int] = {}
@@ -76,7 +76,7 @@ class Claims:
 
     def asked_ms(self, queue: MessageQueue) -> int | None:
         """When the lease that counts was asked for."""
-        return self._asked_ms.get(queue)
+        return self.leases.get(queue)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> Outcome:
         """Claim queues: what is granted, and what others hold."""
@@ -85,9 +85,7 @@ class Claims:
     async def renew(self, queues: Iterable[MessageQueue]) -> Outcome:
         """Go on holding queues: those that are still ours, and those that are not."""
         wanted, now_ms = set(queues), self._instance.runtime.clock.monotonic_ms()
-        over = {
-            queue for queue in wanted if not is_renewable(self._asked_ms.get(queue), self.lease_ms, now_ms)
-        }
+        over = {queue for queue in wanted if not is_renewable(self.leases.get(queue), self.lease_ms, now_ms)}
         if over:
             logger.warning("%d leases of %s are over, and are not renewed", len(over), self._group)
             await self._give_back(over)
@@ -104,7 +102,7 @@ class Claims:
     async def _give_back(self, wanted: Iterable[MessageQueue]) -> None:
         self._turn += 1
         for queue in wanted:
-            self._asked_ms.pop(queue, None)
+            self.leases.pop(queue, None)
             self._given_back[queue] = self._turn
 
         async def ask(broker_name: str, held: list[MessageQueue]) -> None:
@@ -142,11 +140,11 @@ class Claims:
                     continue
                 self._given_back.pop(queue, None)
                 granted.add(queue)
-                self._asked_ms[queue] = asked_ms
+                self.leases[queue] = asked_ms
                 self.refused.pop(queue, None)
             for one in answer.refused:
                 refused.add(one.queue)
-                self._asked_ms.pop(one.queue, None)
+                self.leases.pop(one.queue, None)
                 self.refused[one.queue] = one
 
         await asyncio.gather(*(ask(name, wanted) for name, wanted in by_broker(queues).items()))

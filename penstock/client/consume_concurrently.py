@@ -41,7 +41,7 @@ class ConcurrentConsumption(Consumption):
     ) -> None:
         super().__init__(handout, offsets, meters)
         self._retries = retries
-        self._local_retry_ms = local_retry_ms
+        self.local_retry_ms = local_retry_ms
 
     def _retry(
         self,
@@ -66,9 +66,9 @@ class ConcurrentConsumption(Consumption):
             self.finish(owner, [message])
             return
         message.tries += 1
-        logger.warning("%r is tried again here in %d ms", message, self._local_retry_ms)
+        logger.warning("%r is tried again here in %d ms", message, self.local_retry_ms)
         message.started_ms = 0
-        self._later(self._local_retry_ms, lambda: self.handout.give_back(owner, [message]))
+        self._later(self.local_retry_ms, lambda: self.handout.give_back(owner, [message]))
 
     def expire(self, owner: ProcessQueue, now_ms: int, limit_ms: int) -> None:
         message = owner.lowest

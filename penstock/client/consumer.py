@@ -31,6 +31,7 @@ from penstock.client.async_consumer import (
     AsyncConsumer,
     ConsumerSettings,
 )
+from penstock.client.consumer_core import ConsumerCore
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.joining import without_topic
 from penstock.client.loop_thread import LoopThread
@@ -103,6 +104,11 @@ class Consumer:
     def state(self) -> ServiceState:
         """Where it is in its life."""
         return ServiceState.SHUTDOWN_ALREADY if self._is_closed else self._async.state
+
+    @property
+    def core(self) -> ConsumerCore:
+        """What is behind the face, as in AsyncConsumer. It belongs to the event loop's thread."""
+        return self._async.core
 
     @property
     def client_id(self) -> str:

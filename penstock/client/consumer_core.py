@@ -81,7 +81,7 @@ class ConsumerCore:
         self.on_request: Handle | None = None
         holder = instance.client_id if options.is_coordinated else ""
         self.calls = BrokerCalls(instance, options.group, holder, options.lock_expiry_ms)
-        self._locker = self._make_locker()
+        self.locker = self._make_locker()
         self.offsets = OffsetStore(self._backend(), self.clock)
         self._starts = StartOffsets(
             self.calls,
@@ -91,7 +91,7 @@ class ConsumerCore:
             broadcasting=options.is_broadcasting,
         )
         self.consumption = self._consumption()
-        self.holdings = Holdings(options, self._locker, self.offsets, self._starts, handout, self.clock)
+        self.holdings = Holdings(options, self.locker, self.offsets, self._starts, handout, self.clock)
         self.holdings.context = QueueContext(
             instance,
             options,
@@ -106,7 +106,7 @@ class ConsumerCore:
         self.rebalance = Rebalance(
             instance.client_id,
             find_strategy(options.strategy),
-            orderly=self._locker is not None,
+            orderly=self.locker is not None,
             broadcasting=options.is_broadcasting or options.is_pop,
         )
         kind = Coordinated if options.is_coordinated else PopSources if options.is_pop else Rebalancing
@@ -120,7 +120,7 @@ class ConsumerCore:
             self.holdings,
             self,
             on_queues,
-            self._locker,
+            self.locker,
         )
         self._loops: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,7 +135,7 @@ class ConsumerCore:
 
     @property
     def _lock_interval_ms(self) -> int:
-        locker = self._locker
+        locker = self.locker
         return locker.interval_ms if isinstance(locker, Claims) else self.options.lock_interval_ms
 
     def _backend(self) -> OffsetBackend:
@@ -217,7 +217,7 @@ class ConsumerCore:
         self.handout.now_ms = self.clock.monotonic_ms()
         self.rebalancing.start()
         loops = [self._persist_loop, self._watch_loop]
-        if self._locker is not None:
+        if self.locker is not None:
             loops.append(self._lock_loop)
         self._loops = [asyncio.ensure_future(self._forever(loop)) for loop in loops]
 
@@ -235,14 +235,26 @@ class ConsumerCore:
         await asyncio.gather(*running, return_exceptions=True)
         for owner in self.holdings.owners:
             self.holdings.forget(owner.queue)
-        if self._locker is not None and held:
-            await self._locker.unlock(held)
+        if self.locker is not None and held:
+            await self.locker.unlock(held)
         if self.options.is_push:
             await self.instance.push.leave()
         await self.rebalancing.leave()
         if self.rebalancing.joined:
             await self.instance.remove_consumer(self.group)
         await self.offsets.close()
+
+    async def abandon(self) -> None:
+        """End as a killed process would: nothing is stored, given back or announced. For tests and simulations."""
+        self._closing = True
+        await self.rebalancing.stop()
+        running = [*self._loops, *self._tasks]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for owner in self.holdings.owners:
+            self.holdings.forget(owner.queue)
+        await self.instance.abandon()
 
     async def _finish(self, timeout_ms: int) -> None:
         """Give nothing more out, and let what is in hand be finished."""

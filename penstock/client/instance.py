@@ -235,6 +235,13 @@ class ClientInstance:
             self._producer_beats = ProducerBeats(self.coordinators, self.client_id, self.runtime.clock)
             self._tasks.append(asyncio.ensure_future(self._producer_beats.run(self._published)))
 
+    async def abandon(self) -> None:
+        """Cut the connections and end, as a killed process would. For tests and simulations."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.remoting.close()
+
     async def close(self) -> None:
         """Tell the brokers that every group leaves, then close all connections."""
         if self._closed:

@@ -78,7 +78,7 @@ class PullSocket:
 
     def __init__(self, address: str, wire: Wire, buffers: Buffers) -> None:
         self.address = address
-        self._wire = wire
+        self.wire = wire
         self._buffers = buffers
         self._opaque = 0
         # Asked for and not handed out; answers that came before their turn; bytes of the body that is next to come.
@@ -94,14 +94,14 @@ class PullSocket:
     @property
     def is_alive(self) -> bool:
         """Whether the other side has it open still, as far as is known here."""
-        return self._wire.is_alive()
+        return self.wire.is_alive()
 
     def ask(self, command: Command) -> int:
         """Send a request; the number to ask for its answer with."""
         self._opaque = self._opaque % 0x7FFFFFFF + 1
         command.opaque = self._opaque
         try:
-            self._wire.send(encode_frame(command))
+            self.wire.send(encode_frame(command))
         except OSError as error:
             raise self._lost(error) from error
         self._due.add(self._opaque)
@@ -142,7 +142,7 @@ class PullSocket:
 
     def close(self) -> None:
         """Drop the connection; a thread that waits for it is told."""
-        self._wire.close()
+        self.wire.close()
 
     # -- frames ----------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class PullSocket:
         at = 0
         while at < len(target):
             try:
-                count = self._wire.receive(target[at:])
+                count = self.wire.receive(target[at:])
             except TimeoutError as error:
                 raise CallTimeoutError(
                     f"{self.address} did not answer in time",
@@ -192,8 +192,8 @@ class PullSockets:
         self.buffers = Buffers()
         self._tls = tls
         self._lock = threading.Lock()
-        self._idle: dict[str, list[PullSocket]] = {}
-        self._open: set[PullSocket] = set()
+        self.idle: dict[str, list[PullSocket]] = {}
+        self.opened: set[PullSocket] = set()
         self.is_closed = False
 
     def borrow(self, address: str) -> PullSocket:
@@ -205,7 +205,7 @@ class PullSockets:
             self._drop(kept)
         made = PullSocket(address, self._dial(address), self.buffers)
         with self._lock:
-            self._open.add(made)
+            self.opened.add(made)
         try:
             self.check_open()
         except ClientClosedError:
@@ -220,7 +220,7 @@ class PullSockets:
 
     def _kept(self, address: str) -> PullSocket | None:
         with self._lock:
-            idle = self._idle.get(address)
+            idle = self.idle.get(address)
             return idle.pop() if idle else None
 
     def _dial(self, address: str) -> Wire:
@@ -241,8 +241,8 @@ class PullSockets:
     def give_back(self, used: PullSocket) -> None:
         """Done with for now; one that still has an answer to come is closed."""
         with self._lock:
-            idle = self._idle.setdefault(used.address, [])
-            if used in self._open and used.is_quiet and len(idle) < IDLE_MAX and not self.is_closed:
+            idle = self.idle.setdefault(used.address, [])
+            if used in self.opened and used.is_quiet and len(idle) < IDLE_MAX and not self.is_closed:
                 idle.append(used)
                 return
         self._drop(used)
@@ -251,13 +251,13 @@ class PullSockets:
         """Close one that failed, and those that wait for a reader: what cut it off has cut off them, and finding
         that out takes SILENT_S for each."""
         with self._lock:
-            others = self._idle.pop(used.address, [])
+            others = self.idle.pop(used.address, [])
         for one in (used, *others):
             self._drop(one)
 
     def _drop(self, used: PullSocket) -> None:
         with self._lock:
-            self._open.discard(used)
+            self.opened.discard(used)
         used.close()
 
     def call(self, address: str, command: Command) -> Command:
@@ -279,6 +279,6 @@ class PullSockets:
         """Close all of them, also those that somebody waits for."""
         with self._lock:
             self.is_closed = True
-            some, self._open, self._idle = list(self._open), set(), {}
+            some, self.opened, self.idle = list(self.opened), set(), {}
         for one in some:
             one.close()

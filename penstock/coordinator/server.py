@@ -92,11 +92,11 @@ class Coordinator:
             stale_max_ms=options.stale_max_ms,
             stale_wait_ms=options.stale_wait_ms,
         )
-        self._table = ProcessorTable()
+        self.table = ProcessorTable()
         self._server = RemotingServer(
             options.host,
             options.port,
-            self._table,
+            self.table,
             runtime=runtime,
             options=remoting_options,
             on_close=self._connection_closed,
@@ -119,11 +119,11 @@ class Coordinator:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _register_handlers(self, shared: Shared) -> None:
-        BrokerReportProcessor(shared).register(self._table)
-        ControllerProcessor(shared).register(self._table)
-        QuestionProcessor(shared, self.copies, self.entry, self.status).register(self._table)
+        BrokerReportProcessor(shared).register(self.table)
+        ControllerProcessor(shared).register(self.table)
+        QuestionProcessor(shared, self.copies, self.entry, self.status).register(self.table)
         for part in self.parts:
-            part.register(self._table)
+            part.register(self.table)
 
     # -- life ------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class NameServer:
         self._route_processor = RouteProcessor(self.routes, self._config, self._kv, self.meters, clock)
         self._route_processor.register(table)
         AdministrationProcessor(self.routes, self._config, self._kv).register(table)
-        self._server = RemotingServer(
+        self.server = RemotingServer(
             options.host,
             options.port,
             table,
@@ -68,14 +68,14 @@ class NameServer:
         """Read the KV config, listen, and begin to scan. Raises if the port is taken or the file is damaged."""
         self._kv.load()
         self._route_processor.begin()
-        await self._server.start()
+        await self.server.start()
         self._scan = asyncio.create_task(self.housekeeping.run(), name="nameserver-scan")
         _LOG.info("name server listening on %s", self.address)
 
     @property
     def address(self) -> str:
         """`host:port` where it listens, with the port that the system chose if 0 was asked for."""
-        return str(self._server.address)
+        return str(self.server.address)
 
     @property
     def meters(self) -> Meters:
@@ -83,7 +83,7 @@ class NameServer:
 
     @property
     def remoting_meters(self) -> Meters:
-        return self._server.meters
+        return self.server.meters
 
     async def stop(self) -> None:
         """Close all connections and finish what is being saved. Harmless if it never started."""
@@ -91,5 +91,5 @@ class NameServer:
             self._scan.cancel()
             await asyncio.gather(self._scan, return_exceptions=True)
             self._scan = None
-        await self._server.stop()
+        await self.server.stop()
         await self._kv.close()

@@ -31,10 +31,10 @@ class RemotingClient:
         hook: RpcHook | None = None,
     ) -> None:
         self._runtime = runtime
-        self._options = options or RemotingOptions()
+        self.options = options or RemotingOptions()
         self._on_close = on_close
         self._endpoint = Endpoint(
-            table or ProcessorTable(), runtime, self._options, None, self._lost, accepts=False, hook=hook
+            table or ProcessorTable(), runtime, self.options, None, self._lost, accepts=False, hook=hook
         )
         self._tls: ssl.SSLContext | None = tls.client_context() if tls is not None else None
         self._connections: dict[str, Connection] = {}
@@ -63,11 +63,11 @@ class RemotingClient:
         host, port = split_address(address)
         connection = self._endpoint.make()
         try:
-            async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
+            async with asyncio.timeout(self.options.connect_timeout_ms / 1000):
                 await self._runtime.network.connect(lambda: connection, host, port, self._tls)
         except TimeoutError as error:
             raise ConnectError(
-                f"connecting to {address} took longer than {self._options.connect_timeout_ms} ms",
+                f"connecting to {address} took longer than {self.options.connect_timeout_ms} ms",
                 "is the address right, and is nothing in between dropping packets?",
             ) from error
         except (OSError, ssl.SSLError) as error:

@@ -39,10 +39,12 @@ class RemotingServer:
         self._port = port
         self._tls = tls or TlsOptions()
         self._runtime = runtime
+        self.table = table
+        self.options = options or RemotingOptions()
         self._endpoint = Endpoint(
             table,
             runtime,
-            options or RemotingOptions(),
+            self.options,
             on_open,
             on_close,
             # What it takes out of the stream nobody could look at first.

@@ -68,7 +68,7 @@ class HaClient:
         self._on_following = on_following
         self._address: tuple[str, int] | None = None
         self._changed = asyncio.Event()
-        self._link: _MasterLink | None = None
+        self.link: _MasterLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._complaint = ""
         # The newest epoch this replica knows of; it takes nothing from the master of an older one.
@@ -90,8 +90,8 @@ class HaClient:
     async def stop(self) -> None:
         """Let go of the master. The store stays in replica mode: whoever makes it a master ends that."""
         task, self._task = self._task, None
-        if self._link is not None:
-            self._link.abort("this replica stops")
+        if self.link is not None:
+            self.link.abort("this replica stops")
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -110,27 +110,27 @@ class HaClient:
         is_new = target != self._address
         self._address = target
         self.epoch = max(self.epoch, epoch)
-        if self._link is not None:
+        if self.link is not None:
             if self._epochs is not None:
-                self._link.carry_out(self._link.receiver.handle(Follow(epoch), self.now_ms()))
-            if is_new and self._link is not None:
-                self._link.abort("there is another master")
-        if is_new or self._link is None:
+                self.link.carry_out(self.link.receiver.handle(Follow(epoch), self.now_ms()))
+            if is_new and self.link is not None:
+                self.link.abort("there is another master")
+        if is_new or self.link is None:
             self._changed.set()
 
     @property
     def is_connected(self) -> bool:
-        return self._link is not None
+        return self.link is not None
 
     @property
     def is_following(self) -> bool:
         """Whether the log is being copied: connected, and past the handshake in a coordinated set."""
-        return self._link is not None and self._link.receiver.is_following
+        return self.link is not None and self.link.receiver.is_following
 
     @property
     def behind_since_ms(self) -> int | None:
         """Monotonic time of the last word from the master, None where there is no connection."""
-        return self._link.receiver.heard_ms if self._link is not None else None
+        return self.link.receiver.heard_ms if self.link is not None else None
 
     # -- connecting ------------------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class HaClient:
         return self._options.wait_interval_ms
 
     def opened(self, link: _MasterLink) -> None:
-        self._link = link
+        self.link = link
 
     def closed(self, link: _MasterLink) -> None:
-        if self._link is link:
-            self._link = None
+        if self.link is link:
+            self.link = None
 
     def pause_after(self, step: Close | None) -> int:
         return self._pause_ms if step is None or step.retry_ms is None else step.retry_ms
@@ -228,7 +228,7 @@ class _MasterLink(asyncio.Protocol):
         self.receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = self._loop.create_future()
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_flushing = False
 
@@ -237,13 +237,13 @@ class _MasterLink(asyncio.Protocol):
         return await self._over
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._client.opened(self)
         self._schedule()
         self.carry_out(self.receiver.handle(Connected(), self._client.now_ms()))
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self.transport is not None:
             self.carry_out(self.receiver.handle(Received(data), self._client.now_ms()))
             self._flush_if_needed()
 
@@ -252,17 +252,17 @@ class _MasterLink(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """End the connection now."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
             self._end(None, reason)
 
     def _end(self, step: Close | None, reason: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._transport is not None:
+        if self.transport is not None:
             _LOG.info("the connection to the master is over: %s", reason[:200])
-            self._transport = None
+            self.transport = None
             self.receiver.is_closed = True
             self._client.closed(self)
         if not self._over.done():
@@ -276,12 +276,12 @@ class _MasterLink(asyncio.Protocol):
         self.carry_out(self.receiver.handle(Tick(), self._client.now_ms()))
 
     def _flush_if_needed(self) -> None:
-        if not self._is_flushing and self._transport is not None and self.receiver.awaits_flush:
+        if not self._is_flushing and self.transport is not None and self.receiver.awaits_flush:
             self._is_flushing = self._client.flush(self._flushed)
 
     def _flushed(self, error: StoreError | None) -> None:
         self._is_flushing = False
-        if self._transport is None:
+        if self.transport is None:
             return
         if error is not None:
             self.abort(str(error))
@@ -291,7 +291,7 @@ class _MasterLink(asyncio.Protocol):
 
     def carry_out(self, steps: list[ReceiverInstruction]) -> None:
         for step in steps:
-            transport = self._transport
+            transport = self.transport
             if transport is None:
                 return
             if isinstance(step, Send):

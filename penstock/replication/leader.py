@@ -74,7 +74,7 @@ class HaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._confirm_timer: asyncio.TimerHandle | None = None
-        self._links: set[ReplicaLink] = set()
+        self.links: set[ReplicaLink] = set()
         self._connections = 0
         self._is_waking = False
         self.tracker: AckTracker | None = None
@@ -173,7 +173,7 @@ class HaServer:
         """Serve nobody and acknowledge nothing any more. What may be seen of the log stays as it is."""
         tracker, self.tracker = self.tracker, None
         self.epoch = 0
-        for link in list(self._links):
+        for link in list(self.links):
             link.abort("this node is not master any more")
         if tracker is not None:
             tracker.finish()
@@ -213,7 +213,7 @@ class HaServer:
         """The log has grown, or more of it is on disk. Cheap: one round serves all calls before it."""
         if self._is_waking or self.tracker is None:
             return
-        if self._links or self.tracker.waiting:
+        if self.links or self.tracker.waiting:
             self._is_waking = True
             self.loop.call_soon(self._wake)
 
@@ -221,7 +221,7 @@ class HaServer:
         self._is_waking = False
         if self.tracker is not None:
             self.tracker.stored()
-            for link in list(self._links):
+            for link in list(self.links):
                 link.pump()
 
     def when_replicated(
@@ -243,7 +243,7 @@ class HaServer:
             raise OptionError(f"side tables of {len(body)} bytes", "raise replication.tables_bytes_max")
         sequence = self.tracker.next_tables()
         event = TablesChanged(sequence, body)
-        for link in list(self._links):
+        for link in list(self.links):
             link.carry_out(link.sender.handle(event, self.now_ms()))
             link.schedule()
         return sequence
@@ -265,7 +265,7 @@ class HaServer:
         tracker.stored()
         near = self._log.max_offset - self._options.in_sync_gap_bytes_max
         found = []
-        for link in self._links:
+        for link in self.links:
             known = tracker.replicas.get(link.replica_id)
             if known is not None:
                 in_sync = link.replica_id in tracker.members if self.epoch else known.acked > near
@@ -292,9 +292,9 @@ class HaServer:
 
     def opened(self, link: ReplicaLink) -> Sender | None:
         """The sender for a new connection, None if it is turned away."""
-        if self.tracker is None or len(self._links) >= self._options.connections_max:
+        if self.tracker is None or len(self.links) >= self._options.connections_max:
             return None
-        self._links.add(link)
+        self.links.add(link)
         self._connections += 1
         if self.epoch:
             return EpochSender(self._log, self, self._own_id, self._options, self.now_ms())
@@ -306,7 +306,7 @@ class HaServer:
     def joined(self, link: ReplicaLink, step: Joined) -> None:
         if self.tracker is None:
             return
-        for other in list(self._links):
+        for other in list(self.links):
             if other is not link and other.replica_id == step.replica_id:
                 other.abort(f"replica {step.replica_id} has connected again")
         link.replica_id = step.replica_id
@@ -315,21 +315,21 @@ class HaServer:
         self.tracker.joined(step.replica_id, self.now_ms(), is_learner=step.is_learner, has_tables=has_tables)
 
     def lost(self, link: ReplicaLink) -> None:
-        if link in self._links:
-            self._links.discard(link)
+        if link in self.links:
+            self.links.discard(link)
             if self.tracker is not None and link.replica_id >= 0:
                 self.tracker.left(link.replica_id)
 
     def _confirmed(self, offset: int | None) -> None:
         """The confirm offset has moved: show what it covers, and let the replicas know soon."""
         self._store.bound(offset if offset is None else min(offset, self._store.held_at))
-        if self._confirm_timer is None and self._links:
+        if self._confirm_timer is None and self.links:
             delay_s = self._options.confirm_interval_ms / 1000
             self._confirm_timer = self.loop.call_later(delay_s, self._spread_confirm)
 
     def _spread_confirm(self) -> None:
         self._confirm_timer = None
-        for link in list(self._links):
+        for link in list(self.links):
             link.pump()
 
     # -- time ------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class HaServer:
     def _tick(self) -> None:
         self._schedule_tick()
         now = self.now_ms()
-        for link in list(self._links):
+        for link in list(self.links):
             link.carry_out(link.sender.handle(Tick(), now))
             link.pump()
         tracker = self.tracker

@@ -34,7 +34,7 @@ class ReplicaLink(asyncio.Protocol):
 
     def __init__(self, server: HaServer) -> None:
         self._server = server
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._is_paused = False
         self._is_scheduled = False
         self.sender: Sender
@@ -42,19 +42,19 @@ class ReplicaLink(asyncio.Protocol):
         self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.address = f"{peer[0]}:{peer[1]}"
-        self._transport.set_write_buffer_limits(self._server.send_buffer_bytes)
+        self.transport.set_write_buffer_limits(self._server.send_buffer_bytes)
         sender = self._server.opened(self)
         if sender is None:
-            self._transport.abort()
-            self._transport = None
+            self.transport.abort()
+            self.transport = None
         else:
             self.sender = sender
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self.transport is not None:
             self.carry_out(self.sender.handle(Received(data), self._server.now_ms()))
             self.pump()
 
@@ -66,18 +66,18 @@ class ReplicaLink(asyncio.Protocol):
         self.schedule()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._transport is not None:
-            self._transport = None
+        if self.transport is not None:
+            self.transport = None
             self.sender.is_closed = True
             self._server.lost(self)
 
     def abort(self, reason: str) -> None:
         """End the connection now; what waits in its buffer is not sent."""
-        if self._transport is not None:
+        if self.transport is not None:
             _LOG.info(
                 "closing the connection from replica %s at %s: %s", self._shown, self.address, reason[:200]
             )
-            transport, self._transport = self._transport, None
+            transport, self.transport = self.transport, None
             self.sender.is_closed = True
             transport.abort()
             self._server.lost(self)
@@ -88,7 +88,7 @@ class ReplicaLink(asyncio.Protocol):
 
     def schedule(self) -> None:
         """Send what there is once the caller is done."""
-        if not self._is_scheduled and not self._is_paused and self._transport is not None:
+        if not self._is_scheduled and not self._is_paused and self.transport is not None:
             self._is_scheduled = True
             self._server.loop.call_soon(self._scheduled)
 
@@ -98,9 +98,9 @@ class ReplicaLink(asyncio.Protocol):
 
     def pump(self) -> None:
         """Send as much as the connection takes; the rest follows when it has room again."""
-        if self._is_paused or self._transport is None:
+        if self._is_paused or self.transport is None:
             return
-        room = self._server.send_buffer_bytes - self._transport.get_write_buffer_size()
+        room = self._server.send_buffer_bytes - self.transport.get_write_buffer_size()
         if room > 0:
             now = self._server.now_ms()
             did_send = self.carry_out(self.sender.handle(Ready(room), now))
@@ -123,7 +123,7 @@ class ReplicaLink(asyncio.Protocol):
             if isinstance(step, Close):
                 self.abort(step.reason)
                 break
-            if tracker is None or self._transport is None:
+            if tracker is None or self.transport is None:
                 break
             if isinstance(step, Acked):
                 tracker.acked(self.replica_id, step.offset, server.now_ms())
@@ -138,8 +138,8 @@ class ReplicaLink(asyncio.Protocol):
         return self._write(parts) or did_send
 
     def _write(self, parts: list[bytes | memoryview]) -> bool:
-        if not parts or self._transport is None:
+        if not parts or self.transport is None:
             return False
-        self._transport.writelines(parts)
+        self.transport.writelines(parts)
         parts.clear()
         return True

@@ -53,7 +53,7 @@ class LogAudit:
     ) -> None:
         self._log = log
         self._queues = queues
-        self._findings = findings
+        self.findings = findings
         self._lock = lock
         self._repair = repair
         # A store's own audit ends with what is visible: a replica's last record may not have arrived yet.
@@ -118,7 +118,7 @@ class LogAudit:
         self.totals.damaged_bytes += following - at
         if position not in self._reported:
             self._reported.add(position)
-            self._findings.add(Finding("damaged record", REASONS[why], position, following - at))
+            self.findings.add(Finding("damaged record", REASONS[why], position, following - at))
         self.position = (
             segment.base + following if following < segment.available else segment.base + segment.size
         )
@@ -174,7 +174,7 @@ class LogAudit:
                     continue
                 if wanted != found:
                     self.totals.wrong_entries += 1
-                    self._findings.add(
+                    self.findings.add(
                         Finding(
                             "damaged queue" if not self._repair else "queue entry repaired",
                             f"{topic}/{state.queue_id} offset {first + i} does not match the log",

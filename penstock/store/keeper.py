@@ -45,7 +45,7 @@ class Keeper:
         self._needed = Needed(everything=bool(self._options.retention_groups))
         self._due: dict[str, int] = {}
         self._said, self._say_again_ms = "", 0
-        self._audit = LogAudit(
+        self.audit = LogAudit(
             store.log, store.queues, store.findings, lock, repair=True, dispatch=store.dispatch
         )
         # Held for a round, and by whoever cuts the log: what a round has captured must not be saved after a cut.
@@ -70,7 +70,7 @@ class Keeper:
     def finish(self) -> None:
         """Before a clean close: flush and sync everything, save the checkpoint."""
         self._store.flush()
-        self._sync_derived(0)
+        self.sync_derived(0)
 
     def failed(self, error: BaseException) -> None:
         """A round failed. Appends find out by themselves; here it is only said: the same thing once a minute."""
@@ -92,13 +92,13 @@ class Keeper:
             self._flush()
         if self._is_due("queues", self._options.queue_flush_interval_ms):
             thorough = self._is_due("thorough_queues", self._options.queue_thorough_interval_ms)
-            self._sync_derived(0 if thorough else self._options.queue_flush_least_pages)
+            self.sync_derived(0 if thorough else self._options.queue_flush_least_pages)
         elif self._store.dispatcher.key_count > KEYS_PENDING_MAX:
             self._store.absorb_keys()
         if self._is_due("clean", self._options.clean_interval_ms):
             self.clean()
         if self._options.scrub_bytes_per_second and self._is_due("scrub", SCRUB_STEP_MS):
-            self._audit.step(self._options.scrub_bytes_per_second * SCRUB_STEP_MS // 1000)
+            self.audit.step(self._options.scrub_bytes_per_second * SCRUB_STEP_MS // 1000)
 
     def _is_due(self, name: str, interval_ms: int) -> bool:
         now = self._runtime.clock.monotonic_ms()
@@ -119,7 +119,7 @@ class Keeper:
         if end > flushed and (thorough or sync_mode or pages >= self._options.flush_least_pages):
             store.flush(end)
 
-    def _sync_derived(self, least_pages: int) -> None:
+    def sync_derived(self, least_pages: int) -> None:
         """Queue entries and keys to their files; with 0 pages everything is synced and the checkpoint moves.
 
         Order: capture how far dispatch is, write, sync, and only then promise it in the checkpoint.
@@ -167,7 +167,7 @@ class Keeper:
         checkpoint.physic_timestamp = min(checkpoint.physic_timestamp, timestamp)
         checkpoint.logics_timestamp = min(checkpoint.logics_timestamp, timestamp)
         checkpoint.index_timestamp = min(checkpoint.index_timestamp, timestamp)
-        self._audit.restart()
+        self.audit.restart()
         if not self._store.is_read_only:
             self._store.checkpoint_file.save(checkpoint)
 

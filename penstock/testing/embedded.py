@@ -66,11 +66,11 @@ class EmbeddedBroker:
     ) -> None:
         self._given = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._broker_options = broker
-        self._store_options = store
-        self._runtime = runtime or Runtime(disk=ScratchDisk())
+        self.broker_options = broker
+        self.store_options = store
+        self.runtime = runtime or Runtime(disk=ScratchDisk())
         self._tls, self._access = tls, access
-        self.nameserver = NameServer(nameserver, runtime=self._runtime, tls=tls, access=access)
+        self.nameserver = NameServer(nameserver, runtime=self.runtime, tls=tls, access=access)
         self.broker: Broker | None = None
 
     @property
@@ -87,11 +87,11 @@ class EmbeddedBroker:
         try:
             await self.nameserver.start()
             options = replace(
-                self._broker_options, name_servers=(self.address, *self._broker_options.name_servers)
+                self.broker_options, name_servers=(self.address, *self.broker_options.name_servers)
             )
             broker = Broker(
-                *(options, self._store_options, self._directory()),
-                runtime=self._runtime,
+                *(options, self.store_options, self._directory()),
+                runtime=self.runtime,
                 tls=self._tls,
                 access=self._access,
             )

@@ -165,9 +165,9 @@ def test_a_delayed_message_waits_for_a_queue(tmp_path: Path) -> None:
         for queue in range(20):
             await bench.client.send("Wide", queue=queue)
         clock.advance(1_500)
-        delay = bench.broker._delay
+        delay = bench.broker.delay
         assert delay is not None
-        delay._turn(delay.levels[0])
+        delay.turn(delay.levels[0])
         assert bench.broker.store.max_offset("Wide", 99) == 0
         bench.broker.reconfigure(replace(bench.broker.options, queues_max=100))
         await until(lambda: bench.broker.store.max_offset("Wide", 99) > 0)
@@ -307,7 +307,7 @@ def test_the_longest_wait(tmp_path: Path, wait_ms: int) -> None:
 @pytest.mark.abuse("A14")
 def test_many_long_polls(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        polling = bench.broker._pulls.polling  # type: ignore[union-attr]
+        polling = bench.broker.pulls.polling  # type: ignore[union-attr]
         waiting: list[asyncio.Task[Command]] = []
         for _ in range(20):
             # One connection after the other: what is pushed out of one makes room for its own next.

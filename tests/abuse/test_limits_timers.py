@@ -20,7 +20,7 @@ def test_messages_for_one_second(tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = Runtime(clock=ManualClock())
         async with running(tmp_path, runtime=runtime, timer_slot_max=3) as bench:
-            timers = bench.broker._timer
+            timers = bench.broker.timer
             assert timers is not None
             due_ms = timers.now_ms() // 1_000 * 1_000 + 60_500
             for wanted in (0, 0, 0, ResponseCode.SYSTEM_ERROR):
@@ -38,7 +38,7 @@ def test_how_far_ahead_a_time_may_be(tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = Runtime(clock=ManualClock())
         async with running(tmp_path, runtime=runtime, timer_max_delay_s=100) as bench:
-            timers = bench.broker._timer
+            timers = bench.broker.timer
             assert timers is not None
             for name, fine, far in (
                 ("TIMER_DELAY_SEC", 100, 101),

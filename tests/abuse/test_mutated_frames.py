@@ -101,7 +101,7 @@ def test_the_corpus_has_every_code(tmp_path: Path) -> None:
         await broker.start()
         await broker.stop()
         name_server = NameServer(NameServerOptions(port=0), runtime=Runtime.system())
-        return broker._table.codes, name_server._server._endpoint.table.codes
+        return broker.table.codes, name_server.server.table.codes
 
     of_broker, of_name_server = asyncio.run(codes())
     staging = {9010, 9011, 9012, 9013}  # refused and limited in test_limits_staging.py

@@ -101,8 +101,8 @@ def test_both_ways_do_the_same_with_mutated_sends(tmp_path: Path) -> None:
         quick = await start(tmp_path / "fast", fast=True, mode=FlushMode.ASYNC, runtime=lucks[0])
         plain = await start(tmp_path / "plain", fast=False, mode=FlushMode.ASYNC, runtime=lucks[1])
         for broker in (quick, plain):  # when delayed messages are due is nobody's business here
-            assert broker._delay is not None
-            broker._delay._loop = None
+            assert broker.delay is not None
+            broker.delay.pause()
         peers = [await Peer.connect(quick), await Peer.connect(plain)]
         luck, count = random.Random(SEED), 0
         for chunk, owed in runs(FRAMES):
@@ -118,7 +118,7 @@ def test_both_ways_do_the_same_with_mutated_sends(tmp_path: Path) -> None:
             count += owed
         first, second = [SEAL.sub(b"", log_bytes(broker)) for broker in (quick, plain)]
         assert first == second
-        path = quick._fast_path.path
+        path = quick.fast_path.path
         assert isinstance(path, Counting)
         assert path.taken > FRAMES * 16
         assert count > FRAMES * 3 // 4

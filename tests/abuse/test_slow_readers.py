@@ -75,7 +75,7 @@ def test_answers_that_come_of_themselves_are_not_kept_without_end(tmp_path: Path
         await fill(bench, 1)
         peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
         peer.send(*(pull(n, 1, wait_ms=20_000) for n in range(200)))
-        polling = bench.broker._pulls.polling  # type: ignore[union-attr]
+        polling = bench.broker.pulls.polling  # type: ignore[union-attr]
         await until(lambda: len(polling) == 200)
         await fill(bench, 1)
         await until(lambda: len(bench.broker.connections) == 1)

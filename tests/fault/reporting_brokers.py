@@ -48,7 +48,7 @@ class ReportingBroker:
         self.members: frozenset[int] = frozenset()
         self.set_epoch = 0
         self._is_registered = False
-        self._leader: ServerProcess | None = None
+        self.leader: ServerProcess | None = None
         self._task: asyncio.Task[None] | None = None
 
     def _make(self, incarnation: int) -> FakeBroker:
@@ -86,16 +86,16 @@ class ReportingBroker:
             await asyncio.sleep(BEAT_S)
 
     async def _round(self) -> None:
-        for coordinator in sorted(self.coordinators, key=lambda one: one is not self._leader):
+        for coordinator in sorted(self.coordinators, key=lambda one: one is not self.leader):
             if not coordinator.is_running:
                 continue
             try:
                 async with asyncio.timeout(BEAT_TIMEOUT_MS / 1000):
                     if await self._report(coordinator):
-                        self._leader = coordinator
+                        self.leader = coordinator
                         return
             except (PenstockError, TimeoutError):
-                self._leader = None
+                self.leader = None
 
     async def _report(self, coordinator: ServerProcess) -> bool:
         at: FakeBroker = self.broker
@@ -136,7 +136,7 @@ class ReportingBroker:
         while self.members != frozenset(members):
             with contextlib.suppress(PenstockError):
                 await self.broker.alter(
-                    self._leader,  # type: ignore[arg-type]
+                    self.leader,  # type: ignore[arg-type]
                     *members,
                     epoch=self.epoch,
                     set_epoch=self.set_epoch,

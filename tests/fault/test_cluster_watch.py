@@ -24,9 +24,9 @@ def member(clock: ManualClock, name: str, group: str = "workers", *, asked_ms: i
     instance: Any = SimpleNamespace(runtime=SimpleNamespace(clock=clock))
     calls: Any = None
     claims = Claims(instance, group, calls, orderly=False)
-    claims._asked_ms[QUEUE] = asked_ms
-    core = SimpleNamespace(_locker=claims, clock=clock)
-    return SimpleNamespace(_async=SimpleNamespace(_core=core), group=group, client_id=name)
+    claims.leases[QUEUE] = asked_ms
+    core = SimpleNamespace(locker=claims, clock=clock)
+    return SimpleNamespace(core=core, group=group, client_id=name)
 
 
 def watch(*members: Any) -> Watch:
@@ -39,7 +39,7 @@ def test_two_leases_of_a_queue_that_count_at_once_are_wrong() -> None:
     clock = ManualClock()
     now = clock.monotonic_ms()
     found = watch(member(clock, "a", asked_ms=now), member(clock, "b", asked_ms=now + 1))
-    found._look()
+    found.look()
     assert "owners ['a', 'b']" in found.wrong[0]
 
 
@@ -54,7 +54,7 @@ def test_a_lease_that_is_over_and_one_of_another_group_are_not() -> None:
         member(clock, "b", asked_ms=now),
         member(clock, "c", "audit", asked_ms=now),
     )
-    found._look()
+    found.look()
     assert not found.wrong
     assert sorted(found.held.values()) == [{"b"}, {"c"}]
 
@@ -78,10 +78,10 @@ def test_an_offset_that_any_broker_tells_lower_than_another_did_is_wrong() -> No
     client: Any = brokers
     for one, two in [(5, None), (None, 7), (None, None), (9, 8)]:
         brokers.offsets = {"one": one, "two": two}
-        asyncio.run(found._ask(client))
+        asyncio.run(found.ask(client))
     # In one round both may be true: nobody knows which was said first.
     assert not found.wrong
     brokers.offsets = {"one": None, "two": 8}
-    asyncio.run(found._ask(client))
+    asyncio.run(found.ask(client))
     assert len(found.wrong) == 2  # one for each group
     assert "went back" in found.wrong[0]

@@ -78,8 +78,8 @@ class Cluster:
     async def leader(self) -> tuple[ServerProcess, ServerProcess]:
         """The coordinator that leads, and the other."""
         one, two = self.coordinators
-        await until(lambda: self.master._leader is not None)
-        return (one, two) if self.master._leader is one else (two, one)
+        await until(lambda: self.master.leader is not None)
+        return (one, two) if self.master.leader is one else (two, one)
 
     async def stop(self) -> None:
         for broker in self.brokers:

@@ -307,12 +307,12 @@ def test_a_replica_that_does_not_read_costs_a_bounded_buffer(tmp_path: Path) -> 
         writer.transport.pause_reading()
         writer.write(bytes.fromhex("00000001 0000 0000 0000000000000002 00000002 0000000000000000"))
         await until(lambda: len(master.server.replicas()) == 1)
-        (link,) = master.server._links
+        (link,) = master.server.links
         kept = 0
         for number in range(3_000):
             master.append(number, 1, 5_000)
             await asyncio.sleep(0)
-            kept = max(kept, link._transport.get_write_buffer_size())
+            kept = max(kept, link.transport.get_write_buffer_size())
         assert link.sender.has_more
         assert 0 < kept <= 100_000 + 20_000 + 36
         writer.transport.abort()

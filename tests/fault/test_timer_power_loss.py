@@ -81,7 +81,7 @@ class Life:
         try:
             asyncio.run(inside())
         finally:
-            self.timers._files.close()
+            self.timers.files.close()
             self.store.abandon()
 
     def put(self, body: bytes, due_ms: int, **properties: str) -> None:
@@ -93,7 +93,7 @@ class Life:
         self.clock.advance(advance_ms)
         timers, before = self.timers, None
         for _ in range(TURNS_MAX):
-            after = (timers._files.queue_offset, len(timers._due), timers._due.loaded_to, timers.delivered)
+            after = (timers.files.queue_offset, len(timers.due), timers.due.loaded_to, timers.delivered)
             if after == before:
                 self.store.flush()
                 return

@@ -45,7 +45,7 @@ async def opened(hosts: str, **options: Any) -> ZooKeeperMetadata:
 
 def serving(ensemble: ZooKeeperEnsemble, store: ZooKeeperMetadata) -> ZooKeeperServer:
     """The server that the store is connected to."""
-    port = store._session._client._connection._socket.getpeername()[1]
+    port = store.session.client._connection._socket.getpeername()[1]
     return next(server for server in ensemble.servers if server.port == port)
 
 

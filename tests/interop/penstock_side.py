@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import groupby
@@ -213,7 +214,7 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[QueuedMes
 
 def audited(store: MessageStore) -> AuditTotals:
     """The whole log and every queue compared; fails if anything is wrong with them."""
-    audit = LogAudit(store.log, store.queues, store.findings, store.reader._lock, repair=False)
+    audit = LogAudit(store.log, store.queues, store.findings, threading.RLock(), repair=False)
     totals = audit.run()
     assert store.findings.damage() == []
     assert (totals.damaged_records, totals.damaged_bytes, totals.wrong_entries) == (0, 0, 0)

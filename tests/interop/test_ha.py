@@ -169,15 +169,15 @@ def test_a_java_slave_follows_a_penstock_master(tmp_path: Path) -> None:
             assert {result.durability for result in results} == {"replicated"}
         assert consume(master.nameserver, GROUP, 604) == set(range(604))
         wait_until(lambda: has_taken_over(slave_folder, GROUP), "the Java slave's tables")
-        assert master._broker_process.stop() == 0
+        assert master.broker_process.stop() == 0
         # The Java slave hands out all that the Penstock master had.
         assert consume(master.nameserver, "at-the-slave", 604, 90) == set(range(604))
         assert_same_log(master_folder, slave_folder)
         assert queue_entries(master_folder) == queue_entries(slave_folder)
     finally:
         slave.stop()
-        master._broker_process.kill()
-        master._name_process.kill()
+        master.broker_process.kill()
+        master.name_process.kill()
 
 
 @pytest.mark.feature("ha-slave", "rocketmq-5.3")
@@ -205,7 +205,7 @@ def test_a_penstock_slave_follows_a_java_master(tmp_path: Path, java_client: Dri
                 lambda: table(slave.data, "delayOffset.json").get("offsetTable"), "the progress of delays"
             )
             wait_until(lambda: log_of(slave.data) == _last(log_of(master_folder), slave.data), "the same log")
-            master._broker_process.kill()
+            master.broker_process.kill()
             # The Penstock slave hands out all that the Java master had, to Python and to Java.
             assert consume(master.nameserver, "at-the-slave", 603, 90) == set(range(603))
             peer = Peer(java_client, master)

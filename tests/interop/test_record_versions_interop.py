@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def test_penstock_checks_the_seals_of_java(java_5: JavaStore, tmp_path: Path, co
     damaged = copy_store(tmp_path / "store")
     damage_keys(damaged, records[120])
     with MessageStore.open(damaged, OPTIONS, read_only=True) as store:
-        audit = LogAudit(store.log, store.queues, store.findings, store.reader._lock, repair=False).run()
+        audit = LogAudit(store.log, store.queues, store.findings, threading.RLock(), repair=False).run()
         assert audit.damaged_records == 1
         assert {finding.position for finding in store.findings.damage()} == {records[120].physical_offset}
         with pytest.raises(CorruptRecordError):

@@ -190,7 +190,7 @@ class PairMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_damaged(self) -> None:
         for store in self.stores:
-            totals = store.keeper._audit.run()
+            totals = store.keeper.audit.run()
             assert (totals.damaged_records, totals.wrong_entries) == (0, 0)
             assert store.findings.damage() == []
 

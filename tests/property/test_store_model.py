@@ -173,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def audit_finds_nothing(self) -> None:
-        totals = self.store.keeper._audit.run()
+        totals = self.store.keeper.audit.run()
         assert totals.damaged_records == 0
         assert totals.wrong_entries == 0
         assert self.store.findings.damage() == []

@@ -30,7 +30,7 @@ def test_a_topic_is_deleted_while_the_keeper_syncs(tmp_path: Path) -> None:
     def keep() -> None:
         try:
             while not stopping.is_set():
-                store.keeper._sync_derived(0)
+                store.keeper.sync_derived(0)
         except BaseException as error:
             failures.append(error)
 

@@ -43,7 +43,7 @@ def test_messages_of_the_old_topic_never_come_back(tmp_path: Path, ending: str, 
         assert bodies(store) == [b"new0", b"new1", b"new2"]
         assert store.max_offset("orders", 0) == 3
         assert [m.body for m in store.read("kept", 0, 0)] == [b"stays"]
-        assert store.keeper._audit.run().wrong_entries == 0
+        assert store.keeper.audit.run().wrong_entries == 0
         assert store.findings.damage() == []
     store.close()
 

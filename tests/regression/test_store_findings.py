@@ -152,7 +152,7 @@ def test_offsets_that_a_power_loss_took_are_reported_or_given_out_again(tmp_path
     for serial in range(36, 66, 6):
         append(store, serial)
     clock.advance(9_900)  # the queues' thorough sync is due, the log's thorough flush is not
-    store.keeper._sync_derived(0)
+    store.keeper.sync_derived(0)
     disk.crash()
     store.abandon()
     with open_store(tmp_path, options) as again:
@@ -169,7 +169,7 @@ def test_flushed_messages_keep_their_keys_when_the_index_was_ahead_of_the_log(tm
     append(store, 6, durability=Durability.FLUSHED)
     append(store, 12)
     clock.advance(9_000)
-    store.keeper._sync_derived(0)
+    store.keeper.sync_derived(0)
     disk.crash()
     store.abandon()
     with open_store(tmp_path, options) as again:

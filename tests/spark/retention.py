@@ -43,9 +43,9 @@ class ExpiringNode(Node):
             await old.stop()
             made = Broker(
                 replace(old.options, port=0),
-                self.embedded._store_options,
+                self.embedded.store_options,
                 self.directory,
-                runtime=self.embedded._runtime,
+                runtime=self.embedded.runtime,
             )
             self.embedded.broker = made
             await made.start()

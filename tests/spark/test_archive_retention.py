@@ -40,7 +40,7 @@ class WaitingNode(ExpiringNode):
 
     def expire(self) -> None:
         async def tell() -> None:
-            self.embedded.broker._retention.tell()
+            self.embedded.broker.retention.tell()
 
         self.thread.run(tell())
         super().expire()

@@ -60,7 +60,7 @@ class Copy:
     def __init__(
         self, spark, node, source: str, target: str, folder: Path, *, max_rows: str = "40", **options: str
     ) -> None:
-        self._spark, self._node, self._source, self._target = spark, node, source, target
+        self._spark, self._node, self.source, self._target = spark, node, source, target
         self.max_rows = max_rows
         self.checkpoint = folder / "checkpoint"
         self.options = options
@@ -69,7 +69,7 @@ class Copy:
         frame = (
             self._spark.readStream.format("penstock")
             .option("nameserver", self._node.address)
-            .option("topic", self._source)
+            .option("topic", self.source)
             .option("maxRowsPerTrigger", self.max_rows)
             .load()
         )
@@ -299,7 +299,7 @@ def test_a_batch_waits_for_the_broker_that_may_have_published_it(spark, node, tm
 
 def test_a_stream_says_at_its_start_what_is_wrong(spark, node, tmp_path):
     copy = Copy(spark, node, node.topic("in"), node.topic("out"), tmp_path, writeId="x")
-    node.send(copy._source, ["x"])
+    node.send(copy.source, ["x"])
     assert "writeId is for batch jobs" in refused(copy.run)
 
 

@@ -47,7 +47,7 @@ class Reporter(FakeBroker):
         self.node = node
         self.address = node.broker_address
         self._unused = self.client
-        self.client = RemotingClient(node.broker._table, runtime=Runtime.system())
+        self.client = RemotingClient(node.broker.table, runtime=Runtime.system())
 
     async def report(self, those: list[Coordinator]) -> None:
         """Beat at whoever leads, until cancelled."""

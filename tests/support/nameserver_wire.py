@@ -24,26 +24,26 @@ class Peer:
 
     def __init__(self, address: str, runtime: Runtime, table: ProcessorTable | None = None) -> None:
         self.address = address
-        self._client = RemotingClient(table, runtime=runtime)
+        self.client = RemotingClient(table, runtime=runtime)
 
     async def ask(
         self, code: int, body: bytes = b"", *, version: int = CURRENT_VERSION, **fields: Any
     ) -> Command:
         texts = {name: str(value) for name, value in fields.items()}
         command = Command(code, texts, body, version=version)
-        return await self._client.call(self.address, command, ANSWER_MS)
+        return await self.client.call(self.address, command, ANSWER_MS)
 
     async def register(self, **changes: Any) -> Command:
-        return await self._client.call(self.address, register_command(**changes), ANSWER_MS)
+        return await self.client.call(self.address, register_command(**changes), ANSWER_MS)
 
     async def register_oneway(self, **changes: Any) -> None:
-        await self._client.send(self.address, register_command(**changes))
+        await self.client.send(self.address, register_command(**changes))
 
     async def route(self, topic: str = "T", **fields: Any) -> Command:
         return await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, **fields)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.client.close()
 
 
 def register_command(

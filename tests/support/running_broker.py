@@ -181,7 +181,7 @@ async def running(
     )
     await broker.start()
     if not fast:
-        broker._fast_path.path = None
+        broker.fast_path.path = None
     bench = Bench(broker)
     try:
         yield bench
@@ -208,8 +208,8 @@ def without_syncs(runtime: Runtime) -> Runtime:
 
 def polling(bench: Bench) -> LongPolling[Any]:
     """The pulls that the broker holds."""
-    assert bench.broker._pulls is not None
-    return bench.broker._pulls.polling
+    assert bench.broker.pulls is not None
+    return bench.broker.pulls.polling
 
 
 async def pulls_held(bench: Bench, count: int = 1) -> None:

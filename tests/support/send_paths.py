@@ -36,17 +36,17 @@ async def start(folder: Path, *, fast: bool, mode: FlushMode, runtime: Runtime |
     options = BrokerOptions(port=0, auto_create_topics=True)
     broker = Broker(options, store_options(mode), folder, runtime=runtime or Runtime.system())
     await broker.start()
-    broker._fast_path.path = None
+    broker.fast_path.path = None
     if fast:  # made here, because it is not used uncompiled
-        assert broker._writer is not None
+        assert broker.writer is not None
         path = SendFastPath(
-            broker.rules, broker._writer, broker.flow, broker.offset_ids, broker._remoting.limits
+            broker.rules, broker.writer, broker.flow, broker.offset_ids, broker.remoting_options.limits
         )
         broker.topics.on_change.append(path.forget)
-        broker._fast_path.path = Counting(path)
-        sends = broker._table.find(310)
+        broker.fast_path.path = Counting(path)
+        sends = broker.table.find(310)
         assert sends is not None
-        sends.__self__._learn = path.learn  # type: ignore[attr-defined]
+        sends.__self__.learn = path.learn  # type: ignore[attr-defined]
     return broker
 
 

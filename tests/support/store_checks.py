@@ -7,6 +7,7 @@ byte with what was sent, whether or not its append was acknowledged.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,7 +163,7 @@ def read_queue(store: MessageStore, topic: str, queue: int, *, holes: bool = Fal
 def audit(store: MessageStore) -> Findings:
     """Walk the whole log and compare the queues with it; what there is to say."""
     findings = Findings()
-    LogAudit(store.log, store.queues, findings, store._lock, repair=False).run()
+    LogAudit(store.log, store.queues, findings, threading.RLock(), repair=False).run()
     return findings
 
 

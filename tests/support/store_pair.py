@@ -67,10 +67,13 @@ class Node:
         background: bool = False,
         has_tables: bool = True,
         store_options: StoreOptions = SMALL,
+        network: Runtime | None = None,
     ) -> None:
         self.node_id = node_id
         self.options = options
         self.runtime = Runtime.system()
+        # What replication goes over.
+        self.network = network or self.runtime
         self.store = MessageStore.open(
             path,
             replace(store_options, flush_mode=mode),
@@ -90,7 +93,7 @@ class Node:
         self.server = HaServer(
             self.store,
             options,
-            self.runtime,
+            self.network,
             own_id=node_id,
             epochs=self.epochs,
             snapshot=(lambda: self.tables) if has_tables else None,
@@ -119,7 +122,7 @@ class Node:
             self.client = HaClient(
                 self.store,
                 self.options,
-                self.runtime,
+                self.network,
                 replica_id=self.node_id,
                 epochs=self.epochs,
                 on_tables=self.applied.append,

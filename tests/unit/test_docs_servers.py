@@ -48,8 +48,8 @@ def answered() -> dict[str, set[int]]:
         try:
             assert embedded.broker is not None
             tables = {
-                "broker.md": embedded.broker._table,
-                "nameserver.md": embedded.nameserver._server._endpoint.table,
+                "broker.md": embedded.broker.table,
+                "nameserver.md": embedded.nameserver.server.table,
             }
             return {page: set(table.codes) for page, table in tables.items()}
         finally:

@@ -92,7 +92,7 @@ class SendProcessor:
         self._body_bytes_max = body_bytes_max
         self._batch_count_max = batch_count_max
         # Told where plain messages go, so that the compiled way can take the next ones.
-        self._learn = learn
+        self.learn = learn
 
     def register(self, table: ProcessorTable) -> None:
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -197,8 +197,8 @@ class SendProcessor:
             self._sequences.stored(numbered, (request.physical_offset,))
         if is_half:
             self._open.opened(request.queue_offset, request.physical_offset)
-        elif self._learn is not None and not level and not timed and dead is None:
-            self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
+        elif self.learn is not None and not level and not timed and dead is None:
+            self._rules.once_saved(config.name, partial(self.learn, config.name, queue_id))
 
     def _check_size(self, command: Command) -> None:
         if len(command.body) > self._body_bytes_max:
@@ -322,8 +322,8 @@ class SendProcessor:
         )
         if numbered is not None:
             self._sequences.stored(numbered, [int(one[-16:], 16) for one in stored.message_ids])
-        if self._learn is not None:
-            self._rules.once_saved(config.name, partial(self._learn, config.name, queue_id))
+        if self.learn is not None:
+            self._rules.once_saved(config.name, partial(self.learn, config.name, queue_id))
 
     @staticmethod
     def _batch_fields(

@@ -43,7 +43,7 @@ class KazooSession:
     def __init__(self, hosts: str, session_timeout_ms: int, on_state: Callable[[str], None]) -> None:
         self._on_state = on_state
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._client = KazooClient(
+        self.client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
@@ -53,19 +53,19 @@ class KazooSession:
         # 0 until a server has granted one.
         self.granted_timeout_ms = 0
         self._remember_granted_timeout()
-        self._client.add_listener(self._handle_state)
+        self.client.add_listener(self._handle_state)
         self._outstanding: set[asyncio.Future[Any]] = set()
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
         """Session id and password while connected."""
-        found: tuple[int, bytes] | None = self._client.client_id
+        found: tuple[int, bytes] | None = self.client.client_id
         return found
 
     def open(self) -> None:
         """Begin to connect. `on_state` tells when it has succeeded."""
         self._loop = asyncio.get_running_loop()
-        self._client.start_async()
+        self.client.start_async()
 
     async def close(self) -> None:
         """End the session if a server can be reached, and kazoo's threads in any case."""
@@ -76,8 +76,8 @@ class KazooSession:
 
     def _close(self) -> None:
         try:
-            self._client.stop()
-            self._client.close()
+            self.client.stop()
+            self.client.close()
         except (KazooException, OSError) as error:
             _log.warning("closing the ZooKeeper session: %s", error)
 
@@ -91,15 +91,15 @@ class KazooSession:
 
         self._outstanding.add(future)
         try:
-            send(self._client).rawlink(completed)
+            send(self.client).rawlink(completed)
             return await future
         finally:
             self._outstanding.discard(future)
 
     def drop_connection(self) -> None:
         """Give up on the server at the other end; the session goes on with another one."""
-        if self._client.connected:
-            self._client._call(_CONNECTION_DROP, self._client.handler.async_result())
+        if self.client.connected:
+            self.client._call(_CONNECTION_DROP, self.client.handler.async_result())
 
     def enter_loop(self, listener: Callable[[Any], None]) -> Callable[[Any], None]:
         """The listener, as one that kazoo's threads may call."""
@@ -116,7 +116,7 @@ class KazooSession:
             _log.debug("the event loop is closed; nobody is left to be told")
 
     def _remember_granted_timeout(self) -> None:
-        connection = self._client._connection
+        connection = self.client._connection
         connect = connection._connect
 
         def connect_and_remember(*arguments: Any) -> Any:

@@ -99,7 +99,7 @@ class ZooKeeperMetadata(MetadataStore):
     def __init__(self, options: ZooKeeperOptions, runtime: Runtime | None = None) -> None:
         self._options = options
         self._clock = (Runtime.system() if runtime is None else runtime).clock
-        self._session = KazooSession(options.hosts, options.session_timeout_ms, self._handle_state)
+        self.session = KazooSession(options.hosts, options.session_timeout_ms, self._handle_state)
         self._watches = ZooKeeperWatches(self._arm)
         self._state_listeners: Listeners[SessionState] = Listeners()
         self._state = SessionState.LOST
@@ -108,14 +108,14 @@ class ZooKeeperMetadata(MetadataStore):
         # A new one at each change of state, so that nobody misses the next.
         self._changed_state = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
-        self._event_listener = self._session.enter_loop(self._handle_event)
+        self._event_listener = self.session.enter_loop(self._handle_event)
 
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         options = self._options
         self._is_started = True
-        self._session.open()
+        self.session.open()
         try:
             await self._wait_connected(self.clock_ms + options.connect_timeout_ms)
             # A server that lets us in may still lack a majority: only an answered change says that all is well.
@@ -133,7 +133,7 @@ class ZooKeeperMetadata(MetadataStore):
         except BaseException:
             await self.stop()
             raise
-        granted_ms = self._session.granted_timeout_ms
+        granted_ms = self.session.granted_timeout_ms
         if granted_ms != options.session_timeout_ms:
             _log.warning(
                 "ZooKeeper grants a session timeout of %d ms instead of %d ms",
@@ -152,11 +152,11 @@ class ZooKeeperMetadata(MetadataStore):
             await asyncio.gather(beats, return_exceptions=True)
         await self._watches.stop()
         self._become(SessionState.LOST)
-        await self._session.close()
+        await self.session.close()
 
     async def _beat(self) -> None:
         while True:
-            granted_ms = self._session.granted_timeout_ms
+            granted_ms = self.session.granted_timeout_ms
             changed = self._changed_state
             if self._state is SessionState.CONNECTED:
                 try:
@@ -166,7 +166,7 @@ class ZooKeeperMetadata(MetadataStore):
                     _log.warning(
                         "ZooKeeper at %s is silent; trying another of its servers", self._options.hosts
                     )
-                    self._session.drop_connection()
+                    self.session.drop_connection()
                 except KazooException as error:
                     _log.info("ZooKeeper: %r while renewing the session", error)
             # A new connection is tried at once; else it is time after a while.
@@ -185,8 +185,8 @@ class ZooKeeperMetadata(MetadataStore):
             transaction.check(ROOT, _ANY_VERSION)
             return transaction.commit_async()
 
-        await self._session.call(send)
-        self._certainty.answered(sent_ms, self._session.granted_timeout_ms)
+        await self.session.call(send)
+        self._certainty.answered(sent_ms, self.session.granted_timeout_ms)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class ZooKeeperMetadata(MetadataStore):
                 f"the connection to {self.address} broke after a change was sent",
                 "read the entry before deciding again",
             ) from error
-        self._certainty.answered(sent_ms, self._session.granted_timeout_ms)
+        self._certainty.answered(sent_ms, self.session.granted_timeout_ms)
         return result
 
     # -- between the two -------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class ZooKeeperMetadata(MetadataStore):
     async def _in_time(self, send: Callable[[KazooClient], Pending], deadline_ms: int) -> Any:
         # Not wait_for: that of Python 3.11 can swallow a cancellation which meets the answer.
         async with asyncio.timeout(max(0, deadline_ms - self.clock_ms) / 1000):
-            return await self._session.call(send)
+            return await self.session.call(send)
 
     async def _wait_connected(self, deadline_ms: int) -> None:
         while self._state is not SessionState.CONNECTED:
@@ -411,12 +411,12 @@ class ZooKeeperMetadata(MetadataStore):
     @property
     def client_id(self) -> tuple[int, bytes] | None:
         """ZooKeeper's id and password of the session, while connected: a test ends a session with it."""
-        return self._session.client_id
+        return self.session.client_id
 
     @property
     def granted_timeout_ms(self) -> int:
         """The session's timeout as the servers granted it; 0 before."""
-        return self._session.granted_timeout_ms
+        return self.session.granted_timeout_ms
 
 
 def _create_empty(path: str, client: KazooClient) -> Pending:

@@ -17,12 +17,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import penstock
 from penstock.client.claims import Claims
 from penstock.client.results import SendResult
-from penstock.errors import PenstockError
+from penstock.errors import ClientClosedError, PenstockError
 from penstock.protocol.bodies import MessageQueue
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -131,16 +131,16 @@ class Watch:
             for turn in itertools.count():
                 if self._stopping.is_set():
                     return
-                self._look()
+                self.look()
                 if turn % ASK_EVERY == 0:
-                    await self._ask(client)
+                    await self.ask(client)
                 await asyncio.sleep(LOOK_S)
         finally:
             await client.close()
 
     # -- committed offsets -----------------------------------------------------------------------------------
 
-    async def _ask(self, client: RemotingClient) -> None:
+    async def ask(self, client: RemotingClient) -> None:
         """Everybody is asked at the same time, and their answers compared with those of earlier rounds."""
         calls = [
             self._told(client, address, group, queue)
@@ -172,7 +172,7 @@ class Watch:
 
     # -- owners ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Leases are read twice: one that is the same both times was held in between, when the others were read."""
         consumers = self._load.consumers
         first = [_leases(one) for one in consumers]
@@ -191,14 +191,15 @@ class Watch:
 
 def _leases(consumer: penstock.Consumer) -> dict[MessageQueue, int]:
     """The leases that count at this moment by the consumer's own clock."""
-    core: Any = consumer._async._core
-    if core is None:
+    try:
+        core = consumer.core
+    except ClientClosedError:
         return {}
-    claims = core._locker
+    claims = core.locker
     assert isinstance(claims, Claims)
     now_ms = core.clock.monotonic_ms()
     return {
         queue: asked_ms
-        for queue, asked_ms in dict(claims._asked_ms).items()
+        for queue, asked_ms in dict(claims.leases).items()
         if now_ms < asked_ms + claims.expiry_ms
     }

@@ -26,23 +26,23 @@ class Penstock:
         self._settings = settings
         self.nameserver = f"127.0.0.1:{free_port()}"
         self.broker = f"127.0.0.1:{free_port(neighbours=(-2, 1))}"
-        self._name_process = self._start("nameserver", self.nameserver)
-        self._broker_process = self._start_broker()
+        self.name_process = self._start("nameserver", self.nameserver)
+        self.broker_process = self._start_broker()
 
     def restart(self, *, crash: bool = False) -> None:
         """Ends the broker, cleanly or not, and starts it again."""
         if crash:
-            self._broker_process.kill()
+            self.broker_process.kill()
         else:
-            assert self._broker_process.stop() == 0, self._broker_process.log_tail()
-        self._broker_process = self._start_broker()
+            assert self.broker_process.stop() == 0, self.broker_process.log_tail()
+        self.broker_process = self._start_broker()
 
     def stop(self) -> None:
-        for process in (self._broker_process, self._name_process):
+        for process in (self.broker_process, self.name_process):
             assert process.stop() == 0, process.log_tail()
 
     def log_tail(self) -> str:
-        return self._broker_process.log_tail()
+        return self.broker_process.log_tail()
 
     def _start_broker(self) -> Background:
         options = ["--nameserver", self.nameserver, "--set", "broker.offset_save_interval_ms=1000"]

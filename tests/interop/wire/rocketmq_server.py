@@ -50,9 +50,9 @@ class RocketMQ:
         self.broker = f"127.0.0.1:{broker_port}"
         self._write_config(name_port, broker_port)
         # One after the other: a broker that finds no name server tries again only after ten seconds.
-        self._name_process = self._java("NamesrvStartup", "namesrv", 128)
-        self._name_process.wait_until(lambda: is_listening(self.nameserver), "the name server")
-        self._broker_process = self._java("BrokerStartup", "broker", 512)
+        self.name_process = self._java("NamesrvStartup", "namesrv", 128)
+        self.name_process.wait_until(lambda: is_listening(self.nameserver), "the name server")
+        self.broker_process = self._java("BrokerStartup", "broker", 512)
         self._await_broker(1)
 
     def restart(self, *, crash: bool = False) -> None:
@@ -60,17 +60,17 @@ class RocketMQ:
         seconds of waiting, and what it keeps of consumers is on disk within one (see the configuration), except in the
         first ten after its start."""
         boots = self._boots()
-        self._broker_process.kill()
-        self._broker_process = self._java("BrokerStartup", "broker", 512)
+        self.broker_process.kill()
+        self.broker_process = self._java("BrokerStartup", "broker", 512)
         self._await_broker(boots + 1)
 
     def stop(self) -> None:
         """Nobody needs the data any more, so nothing is waited for."""
-        self._broker_process.kill()
-        self._name_process.kill()
+        self.broker_process.kill()
+        self.name_process.kill()
 
     def log_tail(self) -> str:
-        return self._broker_process.log_tail()
+        return self.broker_process.log_tail()
 
     def _write_config(self, name_port: int, broker_port: int) -> None:
         (self._directory / "namesrv.conf").write_text(
@@ -121,11 +121,11 @@ class RocketMQ:
         return Background(command, self._directory / f"{module}.log", environment=environment)
 
     def _boots(self) -> int:
-        return self._broker_process.log_path.read_text(errors="replace").count("boot success")
+        return self.broker_process.log_path.read_text(errors="replace").count("boot success")
 
     def _await_broker(self, boots: int) -> None:
-        self._broker_process.wait_until(lambda: self._boots() >= boots, "the broker")
-        self._broker_process.wait_until(self._is_registered, "the route")
+        self.broker_process.wait_until(lambda: self._boots() >= boots, "the broker")
+        self.broker_process.wait_until(self._is_registered, "the route")
 
     def _is_registered(self) -> bool:
         """A broker whose first registration came too early for its own list of name servers repeats it after ten

@@ -58,7 +58,7 @@ class SmallRocketMQ(RocketMQ):
     def ha_address(self) -> str:
         """The tests' own HA service listens on loopback at a port that the system chose (Loopback.java)."""
         port = int(self.broker.rpartition(":")[2])
-        (found,) = listening_ports(self._broker_process.pid) - {port, port - 2}
+        (found,) = listening_ports(self.broker_process.pid) - {port, port - 2}
         return f"127.0.0.1:{found}"
 
     def log(self, start: int, end: int) -> bytes:

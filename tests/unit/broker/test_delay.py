@@ -32,13 +32,21 @@ HOUR = 3_600_000
 
 
 def service(bench: Bench) -> DelayService:
-    found = bench.broker._delay
+    found = bench.broker.delay
     assert found is not None
     return found
 
 
 def count(bench: Bench, topic: str = "T", queue: int = 0) -> int:
     return bench.broker.store.max_offset(topic, queue)
+
+
+async def saved(bench: Bench) -> dict[str, int]:
+    """What the file says after a save."""
+    service(bench).saver.changed()
+    await service(bench).saver.save()
+    path = bench.broker.data_dir / "config" / "delayOffset.json"
+    return json.loads(path.read_bytes())["offsetTable"]
 
 
 async def pulled(bench: Bench, queue: int, tag: str) -> bytes | bytearray:
@@ -99,22 +107,20 @@ def test_what_waits_survives_a_restart_and_comes_once(tmp_path: Path, is_crash: 
             for number in range(3):
                 await bench.client.send(body=b"%d" % number, DELAY="1")
             clock.advance(1_500)
-            service(bench)._turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
             assert count(bench) == 3
             await bench.client.send(body=b"3", DELAY="1")
             if is_crash:
                 await service(bench).saver.save()
                 bench.broker.store.flush()
-                service(bench)._snapshot()
                 service(bench).saver.changed()
                 await service(bench).saver.save()
                 bench.broker.store.abandon()
-                bench.broker._store = None
         saved = json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
         assert saved["offsetTable"] == {"1": 3}
         clock.advance(5_000)
         async with running(tmp_path, runtime=runtime) as bench:
-            service(bench)._turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
             assert [m.body for m in bench.broker.store.read("T", 0, 0)] == [b"0", b"1", b"2", b"3"]
 
     run(scenario)
@@ -130,12 +136,12 @@ def test_offsets_in_the_file_are_never_ahead_of_the_disk(tmp_path: Path) -> None
         async with running(tmp_path, store=store, runtime=Runtime(clock=clock)) as bench:
             await bench.client.send(DELAY="1")
             clock.advance(1_500)
-            service(bench)._turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
             assert count(bench) == 1
-            assert service(bench)._snapshot().offsets == {}
+            assert await saved(bench) == {}
             assert service(bench).offsets().offsets == {1: 1}
             bench.broker.store.flush()
-            assert service(bench)._snapshot().offsets == {1: 1}
+            assert await saved(bench) == {"1": 1}
 
     run(scenario)
 
@@ -151,7 +157,7 @@ def test_a_clock_that_is_set_makes_nothing_early_and_little_late(tmp_path: Path,
 
             async def turns(passed_ms: int) -> int:
                 clock.advance(passed_ms)
-                service(bench)._turn(level)
+                service(bench).turn(level)
                 return count(bench)
 
             await bench.client.send(body=b"before", DELAY="5")
@@ -185,10 +191,10 @@ def test_messages_stored_by_a_clock_that_was_ahead_wait_one_delay_after_a_restar
         async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             level = service(bench).levels[4]
             clock.advance(4_900)
-            service(bench)._turn(level)
+            service(bench).turn(level)
             assert count(bench) == 0
             clock.advance(200)
-            service(bench)._turn(level)
+            service(bench).turn(level)
             assert count(bench) == 1
 
     run(scenario)
@@ -203,10 +209,10 @@ def test_a_flood_is_delivered_in_turns(tmp_path: Path) -> None:
                 await bench.client.send(f"T{number % 3}", DELAY="1")
             clock.advance(2_000)
             level = service(bench).levels[0]
-            assert service(bench)._deliver(level) == 0
+            assert service(bench).deliver(level) == 0
             assert level.offset == MESSAGES_PER_TURN
-            assert service(bench)._deliver(level) == 0
-            assert service(bench)._deliver(level) > 0
+            assert service(bench).deliver(level) == 0
+            assert service(bench).deliver(level) > 0
             assert level.offset == total
             assert sum(count(bench, f"T{topic}") for topic in range(3)) == total
 
@@ -228,10 +234,10 @@ def test_a_full_disk_delays_further_and_nothing_comes_twice(tmp_path: Path, monk
                 raise DiskFullError("no space left", "free some")
 
             monkeypatch.setattr(store, "append_group", half)
-            service(bench)._turn(level)
+            service(bench).turn(level)
             assert (level.offset, count(bench)) == (2, 2)
             monkeypatch.undo()
-            service(bench)._turn(level)
+            service(bench).turn(level)
             assert [m.body for m in store.read("T", 0, 0)] == [b"0", b"1", b"2", b"3"]
 
     run(scenario)
@@ -251,7 +257,7 @@ def test_a_message_that_cannot_be_delivered_holds_up_nobody(tmp_path: Path, capl
                 )
         clock.advance(5_000)
         async with running(tmp_path, runtime=runtime) as bench:
-            service(bench)._turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
             assert count(bench) == 1
             assert service(bench).skipped == 4
 
@@ -267,8 +273,8 @@ def test_a_message_of_the_largest_size_passes(tmp_path: Path) -> None:
             assert answer.code == 0
             await bench.client.send(body=b"small", DELAY="1")
             clock.advance(2_000)
-            service(bench)._turn(service(bench).levels[0])
-            service(bench)._turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
+            service(bench).turn(service(bench).levels[0])
             assert count(bench) == 2
 
     run(scenario)
@@ -280,7 +286,7 @@ def test_the_offsets_can_be_asked_for(tmp_path: Path) -> None:
         async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             await bench.client.send(DELAY="2")
             clock.advance(3_000)
-            service(bench)._turn(service(bench).levels[1])
+            service(bench).turn(service(bench).levels[1])
             answer = await bench.client.call(RequestCode.GET_ALL_DELAY_OFFSET)
             assert answer.code == ResponseCode.SUCCESS
             assert json.loads(answer.body)["offsetTable"] == {"2": 1}
@@ -296,8 +302,8 @@ def test_eighteen_levels_by_default(tmp_path: Path) -> None:
         broker = Broker(BROKER, store, tmp_path, runtime=Runtime.system())
         await broker.start()
         try:
-            assert broker._delay is not None
-            assert [level.delay_ms for level in broker._delay.levels][::17] == [1_000, 7_200_000]
+            assert broker.delay is not None
+            assert [level.delay_ms for level in broker.delay.levels][::17] == [1_000, 7_200_000]
             await asyncio.sleep(0)
         finally:
             await broker.stop()

@@ -62,7 +62,7 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, mode: FlushMode) ->
                 assert ends[0] == ends[1] > 0
         counts = [broker.statistics.puts.value for broker in (quick, plain)]
         assert counts[0] == counts[1] > 500
-        path = quick._fast_path.path
+        path = quick.fast_path.path
         assert isinstance(path, Counting)
         assert path.taken > 100_000
         for peer in peers:
@@ -82,7 +82,7 @@ def run_one(
     async def main() -> None:
         broker = await start(tmp_path / "store", fast=True, mode=mode, runtime=runtime)
         peer = await Peer.connect(broker)
-        path = broker._fast_path.path
+        path = broker.fast_path.path
         assert isinstance(path, Counting)
         async with asyncio.timeout(60):
             await test(broker, peer, path)  # type: ignore[misc]

@@ -71,7 +71,7 @@ def test_a_slow_disk_pushes_back_and_then_goes_on(tmp_path: Path, fast: bool) ->
     async def scenario() -> None:
         async with running(tmp_path, store=SYNC, sends_waiting_max=5, fast=fast) as bench:
             assert (await bench.client.send()).code == 0
-            flusher = bench.broker._flusher
+            flusher = bench.broker.flusher
             assert flusher is not None
             original, held = flusher.when_flushed, []
             flusher.when_flushed = lambda *args: held.append(args)  # type: ignore[method-assign, assignment]
@@ -108,7 +108,7 @@ def test_a_flush_that_takes_too_long_is_code_10_with_the_place_of_the_message(
         async with running(tmp_path, store=store, fast=fast) as bench:
             for _ in range(2):
                 assert (await bench.client.send()).code == 0
-            flusher = bench.broker._flusher
+            flusher = bench.broker.flusher
             assert flusher is not None
             original, held = flusher.when_flushed, []
             flusher.when_flushed = lambda *args: held.append(args)  # type: ignore[method-assign, assignment]

@@ -275,7 +275,7 @@ def test_a_repetition_waits_for_the_same_flush_as_the_first(tmp_path: Path) -> N
 
     async def test(bench: Bench) -> None:
         assert (await send(bench.client, 0)).fields["durability"] == "flushed"
-        flusher = bench.broker._flusher
+        flusher = bench.broker.flusher
         assert flusher is not None
         held: list[tuple[int, Any]] = []
         flusher.when_flushed = lambda position, callback: held.append((position, callback))  # type: ignore[method-assign]
@@ -319,7 +319,7 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
                 old = file.read_bytes()
             for sequence in range(20, 30):
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
-            port = bench.broker._listening().port
+            port = bench.broker.listening().port
             if is_crash:
                 data = crashed(data)
                 file = data / "config" / FILE_NAME
@@ -351,8 +351,9 @@ def test_the_file_promises_nothing_that_the_disk_may_lose(tmp_path: Path) -> Non
             await send(bench.client, 1, b"flushed", durability="flushed")
             await send(bench.client, 2, b"in memory")
             service = bench.broker.sequences
-            assert service._safe() < bench.broker.store.log.max_offset
-            await until(lambda: service._saved_to >= service._safe())
+            flushed = bench.broker.store.flusher.flushed_offset
+            assert flushed < bench.broker.store.log.max_offset
+            await until(lambda: service.saved_to >= flushed)
             kept = file.read_bytes()
             assert b"\0\0\0\0\0\0\0\1" in kept
             from penstock.broker.sequence_file import decode
@@ -481,7 +482,7 @@ def test_a_storm_of_repetitions_leaves_every_message_exactly_once(tmp_path: Path
         data = tmp_path / "data"
         async with running(data) as bench:
             await storm(bench, seen, 120)
-            port = bench.broker._listening().port
+            port = bench.broker.listening().port
             data = crashed(data)
         async with running(data, port=port) as bench:
             await storm(bench, seen, 120)

@@ -53,7 +53,6 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, is_crash: bool) -> 
                 for table in (bench.broker.topics, bench.broker.groups, bench.broker.offsets):
                     assert await table.save()
                 bench.broker.store.abandon()
-                bench.broker._store = None
         async with running(tmp_path) as bench:
             for topic in ("A", "B"):
                 for queue in range(4):

@@ -107,7 +107,7 @@ def test_a_connection_that_goes_is_forgotten_everywhere() -> None:
         assert table.polling.held_by(gone) == 3  # type: ignore[arg-type]
         table.polling.drop_connection(gone)  # type: ignore[arg-type]
         assert (table.polling.held_by(gone), len(table.polling)) == (0, 1)  # type: ignore[arg-type]
-        assert list(table.polling._by_queue) == [(b"T", 0)]
+        assert [table.polling.held_for("T", queue) for queue in range(3)] == [1, 0, 0]
         assert table.tried == []
         table.polling.stop()
         assert not table.polling._slots

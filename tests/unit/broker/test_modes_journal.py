@@ -31,8 +31,8 @@ def test_request_modes_that_could_not_be_saved_are_in_the_journal(tmp_path: Path
         return Broker(options, STORE, tmp_path, runtime=Runtime.system())
 
     def tables(found: Broker) -> SideTables:
-        assert found._tables is not None
-        return found._tables
+        assert found.side_tables is not None
+        return found.side_tables
 
     async def scenario() -> None:
         first = broker()

@@ -291,7 +291,7 @@ def test_a_reset_outlives_a_restart_whichever_revive_queue_was_popped_to(tmp_pat
         async with running(tmp_path) as bench:
             bodies = await fill(bench.client, 8)
             assert bench.broker.pop is not None
-            bench.broker.pop.service._next_queue = first
+            bench.broker.pop.service.revive_turn = first
             assert len(await take(bench.client, queue=0, most=6)) == 6
             bench.broker.offsets.assign_reset(GROUP, "T", 0, 0)
             assert [one.body for one in await take(bench.client, queue=0, most=1)] == bodies[:1]

@@ -259,13 +259,13 @@ def test_a_reset_outlives_a_restart_whichever_revive_queue_was_popped_to(tmp_pat
             assert bench.broker.pop is not None
             service = bench.broker.pop.service
             # In hand until the end: all records of its revive queue are read again.
-            service._next_queue = first
+            service.revive_turn = first
             assert len(await lot(bench.client, topic="X")) == 1
             assert (await batch_ack(bench.client, await lot(bench.client, most=6))).code == 0
-            service._next_queue = first
+            service.revive_turn = first
             assert offsets(await lot(bench.client, most=2)) == [6, 7]
             bench.broker.offsets.assign_reset(GROUP, "T", 0, 0)
-            service._next_queue = (first + 2) % REVIVE_QUEUES
+            service.revive_turn = (first + 2) % REVIVE_QUEUES
             again = await lot(bench.client, most=2)
             assert offsets(again) == [0, 1]
             assert (await batch_ack(bench.client, again)).code == 0

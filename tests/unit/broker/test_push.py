@@ -368,7 +368,7 @@ def test_a_client_that_stops_reading_holds_up_nobody(tmp_path: Path) -> None:
                 for code, given in fields:
                     sleeping.sendall(encode_frame(Command(code, given, opaque=7)))
                 await until(lambda: known(bench, "sleeping") is not None)
-                await until(lambda: bench.broker.push._clogged)
+                await until(lambda: bench.broker.push.clogged)
                 [link] = [one for one in bench.broker.connections if one.paused_since_ms is not None]
                 # It has been sent what its buffers hold, not the window; others get theirs.
                 assert link.unread_bytes < 16 << 20

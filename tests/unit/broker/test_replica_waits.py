@@ -43,7 +43,7 @@ class HandSlave:
 
     @staticmethod
     async def connect(bench: Bench, *, first: int | None = None) -> HandSlave:
-        place = bench.broker._place
+        place = bench.broker.place
         assert isinstance(place, ClassicMaster)
         slave = HandSlave(*await asyncio.open_connection("127.0.0.1", place.ha_port))
         slave.ack(bench.broker.store.log.max_offset if first is None else first)
@@ -106,7 +106,7 @@ def test_a_synchronous_master_answers_when_its_slave_has_the_message(
             broker = bench.broker
             await until(lambda: broker.flow.waiting and slave.end >= broker.store.log.max_offset)
             slave.ack(slave.end - 1)  # all but the last byte of it
-            place = broker._place
+            place = broker.place
             assert isinstance(place, ClassicMaster)
             await until(lambda: [one.acked_offset for one in place.server.replicas()] == [slave.end - 1])
             assert not waiting.done()
@@ -174,7 +174,7 @@ def test_without_enough_slaves_in_sync_nothing_is_stored(tmp_path: Path, fast: b
             await until(lambda: slave.end > before)
             slave.ack(slave.end)
             slave.is_acking = True
-            server = bench.broker._place.server  # type: ignore[union-attr]
+            server = bench.broker.place.server  # type: ignore[union-attr]
             await until(lambda: not server.replicas()[0].behind_bytes)
             assert said(await send(bench)) == (0, "replicated")
             await slave.close()
@@ -280,10 +280,10 @@ def test_whoever_may_not_acknowledge_any_more_says_nothing_certain(tmp_path: Pat
 
     async def scenario() -> None:
         async with master(tmp_path, fast=fast) as bench:
-            assert bench.broker._writer is not None
+            assert bench.broker.writer is not None
             replicas: ReplicaWait = Lapsing(waits=False)
             assert isinstance(replicas, Lapsing)
-            bench.broker._writer.replicas = replicas
+            bench.broker.writer.replicas = replicas
             for _ in range(3):
                 assert said(await send(bench)) == (0, "memory")
             replicas.is_lapsed = True
@@ -292,7 +292,7 @@ def test_whoever_may_not_acknowledge_any_more_says_nothing_certain(tmp_path: Pat
                 assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
                 assert answer.fields["penstockOutcome"] == "unknown"
             assert bench.broker.flow.waiting == 0
-            bench.broker._writer.replicas = waiting = Lapsing(waits=True)
+            bench.broker.writer.replicas = waiting = Lapsing(waits=True)
             for outcome, lapsed in ((Outcome.TIMED_OUT, True), (Outcome.SUPERSEDED, False)):
                 task = asyncio.create_task(send(bench))
                 await until(lambda: bool(waiting.waiting))
@@ -315,7 +315,7 @@ def test_whoever_may_not_acknowledge_any_more_says_nothing_certain(tmp_path: Pat
 def test_what_is_needed_follows_the_options(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with master(tmp_path, **TWO) as bench:
-            place = bench.broker._place
+            place = bench.broker.place
             assert isinstance(place, ClassicMaster)
             options = replication_options(bench.broker.options)
             assert (options.in_sync_replicas, options.replica_timeout_ms) == (2, 300)

@@ -92,7 +92,7 @@ def test_the_address_a_client_dialled_is_in_its_ids_unless_one_is_advertised(tmp
                 assert answer.fields["msgId"].startswith(f"{hexed}{int(port):08X}")
         async with running(tmp_path / "told", advertised_address="10.1.2.3:4567") as bench:
             client = bench.connect()
-            client.address = str(bench.broker._listening())
+            client.address = str(bench.broker.listening())
             answer = await client.send()
             assert answer.fields["msgId"].startswith(f"0A010203{4567:08X}")
             assert (await client.send()).fields["msgId"].startswith("0A010203")
@@ -495,13 +495,13 @@ def test_a_client_that_does_not_wait_is_answered_before_the_flush(tmp_path: Path
     async def scenario() -> None:
         async with running(tmp_path, store=SYNC, fast=False) as bench:
             flushes = []
-            original = bench.broker._flusher.when_flushed  # type: ignore[union-attr]
+            original = bench.broker.flusher.when_flushed  # type: ignore[union-attr]
 
             def when_flushed(position: int, callback: object) -> None:
                 flushes.append(position)
                 original(position, callback)  # type: ignore[arg-type]
 
-            bench.broker._flusher.when_flushed = when_flushed  # type: ignore[union-attr, method-assign]
+            bench.broker.flusher.when_flushed = when_flushed  # type: ignore[union-attr, method-assign]
             answer = await bench.client.send(WAIT="false")
             assert answer.code == 0
             assert len(flushes) == 1

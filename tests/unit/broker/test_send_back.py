@@ -37,7 +37,7 @@ def test_a_message_comes_again_with_one_more_try(tmp_path: Path, flush: FlushMod
         async with running(tmp_path, store=store, runtime=Runtime(clock=clock)) as bench:
             await bench.client.send(body=b"hard", TAGS="a", KEYS="k", UNIQ_KEY="U", mine="x")
             first = await one(bench)
-            delay = bench.broker._delay
+            delay = bench.broker.delay
             assert delay is not None
             tried = first
             for tries in range(1, 4):
@@ -45,7 +45,7 @@ def test_a_message_comes_again_with_one_more_try(tmp_path: Path, flush: FlushMod
                 assert (answer.code, answer.remark) == (0, None)
                 level = delay.levels[2 + tries - 1]
                 clock.advance(level.delay_ms + 10)
-                delay._turn(level)
+                delay.turn(level)
                 if flush is FlushMode.SYNC:
                     bench.broker.store.flush()
                 tried = await one(bench, "%RETRY%g")

@@ -70,7 +70,7 @@ def service(store: MessageStore, path: Path, **options: Any) -> Idempotence:
 def follow(found: Idempotence, store: MessageStore) -> None:
     """As many turns as it takes."""
     found.tick()
-    while found._read_to < store.dispatch.offset:
+    while found.read_to < store.dispatch.offset:
         found.tick()
 
 

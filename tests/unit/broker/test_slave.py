@@ -41,14 +41,14 @@ class Pair:
 
     @property
     def place(self) -> ClassicSlave:
-        place = self.slave.broker._place
+        place = self.slave.broker.place
         assert isinstance(place, ClassicSlave)
         return place
 
     def lose_master(self) -> None:
         """As the slave sees it; the master can still be told what to do."""
-        assert self.slave.broker._pulls is not None
-        self.slave.broker._pulls.has_master = lambda: False
+        assert self.slave.broker.pulls is not None
+        self.slave.broker.pulls.has_master = lambda: False
 
 
 @asynccontextmanager
@@ -126,10 +126,10 @@ def test_only_the_master_delivers_what_was_delayed(tmp_path: Path) -> None:
             await until(lambda: both.master.broker.store.max_offset("T", 0) == 1)
             await both.follow()
             slave = both.slave.broker
-            assert slave._delay is not None
-            assert slave._services is not None
-            assert (slave._delay.delivered, slave._services.is_running) == (0, False)
-            await until(lambda: slave._delay.offsets().offsets == {1: 1})  # type: ignore[union-attr]
+            assert slave.delay is not None
+            assert slave.services is not None
+            assert (slave.delay.delivered, slave.services.is_running) == (0, False)
+            await until(lambda: slave.delay.offsets().offsets == {1: 1})  # type: ignore[union-attr]
             assert slave.store.max_offset("T", 0) == 1
             path = tmp_path / "slave" / "config" / "delayOffset.json"
             await until(path.exists)
@@ -258,7 +258,7 @@ def test_a_master_names_a_slave_to_whoever_is_far_behind(tmp_path: Path) -> None
             assert (await both.master.client.pull()).fields["suggestWhichBrokerId"] == "0"
             both.master.broker.reconfigure(replace(both.master.broker.options, slave_reads=True))
             await both.slave.broker.stop()
-            place = both.master.broker._place
+            place = both.master.broker.place
             assert isinstance(place, ClassicMaster)
             await until(lambda: not place.server.replicas())
             assert (await both.master.client.pull()).fields["suggestWhichBrokerId"] == "0"
@@ -292,7 +292,7 @@ def test_slaves_are_told_the_true_replication_port(tmp_path: Path) -> None:
     async def scenario() -> None:
         with free_port_before_a_taken_one() as number:
             async with running(tmp_path / "habit", port=number - 1) as bench:
-                place = bench.broker._place
+                place = bench.broker.place
                 assert isinstance(place, ClassicMaster)
                 assert place.ha_port != number
             broker = Broker(

@@ -42,7 +42,7 @@ def test_a_publication_under_way_does_not_make_a_recall_too_late(tmp_path: Path,
             if is_taken:
                 clock.advance(5_000)
                 work(bench)
-                assert len(service(bench)._due) == 2
+                assert len(service(bench).due) == 2
                 store.hold()
             await recall(bench, handle)
             clock.advance(6_000)
@@ -72,7 +72,7 @@ def test_a_flood_before_a_recall_does_not_make_it_too_late(
             handle = await send(bench, b"recalled", due_ms)
             clock.advance(2_600)
             work(bench)
-            assert len(service(bench)._due) == 1
+            assert len(service(bench).due) == 1
             turns, take = [0], TimerService._take
             # More than one turn takes is stored before anybody has the next.
             monkeypatch.setattr(TimerService, "_take", lambda self: False)
@@ -105,7 +105,7 @@ def test_a_recall_that_nobody_had_read_before_the_end_counts_after_the_start(
                 for number in range(MESSAGES_PER_TURN + 6):
                     await send(bench, b"other %d" % number, due_ms + 60_000)
                 await recall(bench, handle)
-                await bench.broker._timer.saver.stop()  # type: ignore[union-attr]
+                await bench.broker.timer.saver.stop()  # type: ignore[union-attr]
         clock.advance(10_000)
         async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             work(bench)

@@ -27,9 +27,8 @@ async def crash(bench: Bench) -> None:
     async def nothing() -> None:
         pass
 
-    bench.broker._timer.saver.save = nothing  # type: ignore[union-attr, method-assign]
+    bench.broker.timer.saver.save = nothing  # type: ignore[union-attr, method-assign]
     bench.broker.store.abandon()
-    bench.broker._store = None
 
 
 async def reach(bench: Bench, clock: ManualClock, stage: str) -> None:
@@ -40,16 +39,16 @@ async def reach(bench: Bench, clock: ManualClock, stage: str) -> None:
         timers._plan = lambda delay_ms: None  # type: ignore[method-assign]
     await bench.client.send(body=b"m", UNIQ_KEY="M", TIMER_DELAY_MS="2000")
     if stage == "stored":
-        assert timers._files.queue_offset == 0
+        assert timers.files.queue_offset == 0
         return
     work(bench)
-    assert timers._files.queue_offset == 1
+    assert timers.files.queue_offset == 1
     if stage == "saved":
         await timers.saver.save()
     if stage in STAGES[3:]:
         clock.advance(1_500)
         work(bench)
-        assert len(timers._due) == 1
+        assert len(timers.due) == 1
     if stage in STAGES[4:]:
         clock.advance(600)
         work(bench)
@@ -160,7 +159,7 @@ def test_damaged_files_are_made_anew_and_nothing_comes_twice(
         async with running(tmp_path, runtime=runtime) as bench:
             clock.advance(10_000)
             for _ in range(3):
-                service(bench)._turn()
+                service(bench).turn()
             work(bench)
             assert sorted(bodies(bench)) == sorted(b"%d" % number for number in range(20))
 
@@ -223,7 +222,7 @@ def test_progress_in_the_file_is_never_ahead_of_the_disk(tmp_path: Path) -> None
             assert len(bodies(bench)) == 1
             await timers.saver.save()
             assert timers.saver.safe.queue_offset == 0
-            assert timers._files.checkpoint.master_offset == 0
+            assert timers.files.checkpoint.master_offset == 0
             timers.saver.confirmed_offset = lambda: 1 << 62
             assert timers.saver.safe.queue_offset == 1
 
@@ -240,14 +239,14 @@ def test_retention_leaves_what_timers_hold(tmp_path: Path) -> None:
         runtime = Runtime(clock=clock)
         async with running(tmp_path, store=store, runtime=runtime, timer_log_file_bytes=4_096) as bench:
             timers, keeper = service(bench), bench.broker.store.keeper
-            assert bench.broker._retention is not None
+            assert bench.broker.retention is not None
 
             async def clean() -> None:
                 """One round now; the store's own, which the clock makes due, may come before it."""
                 await timers.saver.save()
                 bench.broker.store.flush()
-                assert bench.broker._retention is not None
-                bench.broker._retention.tell()
+                assert bench.broker.retention is not None
+                bench.broker.retention.tell()
                 for path in (tmp_path / "commitlog").iterdir():
                     os.utime(path, (1_000, 1_000))
                 keeper.request_clean()

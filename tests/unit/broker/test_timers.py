@@ -35,7 +35,7 @@ DAY = 24 * HOUR
 
 
 def service(bench: Bench) -> TimerService:
-    found = bench.broker._timer
+    found = bench.broker.timer
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def work(bench: Bench) -> None:
     """Turns until there is nothing more to do now."""
     timers, before = service(bench), None
     for _ in range(10_000):
-        after = (timers._files.queue_offset, len(timers._due), timers._due.loaded_to, timers._due.is_loading)
+        after = (timers.files.queue_offset, len(timers.due), timers.due.loaded_to, timers.due.is_loading)
         if after == before:
             return
         before = after
@@ -264,7 +264,7 @@ def test_a_recalled_message_never_comes(tmp_path: Path, is_loaded: bool) -> None
             if is_loaded:
                 clock.advance(9_500)
                 work(bench)
-                assert len(service(bench)._due) == 3
+                assert len(service(bench).due) == 3
             answer = await bench.client.call(RequestCode.RECALL_MESSAGE, recall_fields(handles[1]))
             assert (answer.code, answer.fields["msgId"]) == (0, "U1")
             assert answer.fields["MSG_REGION"] == "DefaultRegion"
@@ -399,7 +399,7 @@ def test_a_full_disk_delays_further_and_nothing_comes_twice(tmp_path: Path, monk
 
             monkeypatch.setattr(store, "append_group", half)
             clock.advance(2_000)
-            service(bench)._turn()
+            service(bench).turn()
             assert len(bodies(bench)) == 2
             monkeypatch.undo()
             work(bench)
@@ -412,7 +412,7 @@ def test_a_flood_is_delivered_in_turns_in_order_and_beyond_the_memory_for_it(tmp
     async def scenario() -> None:
         clock = ManualClock()
         async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
-            service(bench)._due._held_max = 5_000
+            service(bench).due.held_bytes_max = 5_000
             due = str(service(bench).now_ms() + 5_000)
             for number in range(300):
                 await bench.client.send(body=b"%d" % number, TIMER_DELIVER_MS=due)
@@ -420,7 +420,7 @@ def test_a_flood_is_delivered_in_turns_in_order_and_beyond_the_memory_for_it(tmp
             clock.advance(10_000)
             work(bench)
             assert bodies(bench) == [b"%d" % number for number in range(300)]
-            assert service(bench)._due._held == 0
+            assert service(bench).due.held_bytes == 0
             assert service(bench).counts == {}
 
     run(scenario)

@@ -376,11 +376,11 @@ def test_progress_waits_until_the_log_is_safe(tmp_path: Path) -> None:
             await check(bench)
             await asked.wait()
             checks, offsets = bench.broker.transactions.checks, bench.broker.offsets
-            checks._safe_offset = lambda: 0
-            checks._keep_progress()
+            checks.safe_offset = lambda: 0
+            checks.keep_progress()
             assert offsets.query("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == -1
-            checks._safe_offset = lambda: 1 << 60
-            checks._keep_progress()
+            checks.safe_offset = lambda: 1 << 60
+            checks.keep_progress()
             assert offsets.query("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 1
             assert offsets.query("CID_RMQ_SYS_TRANS", HALF_DONE_TOPIC, 0) == 1
 

@@ -114,7 +114,7 @@ def test_an_end_that_is_sent_again_waits_for_the_disk_as_the_first_does(tmp_path
     async def scenario() -> None:
         async with running(tmp_path, store=replace(STORE, flush_mode=FlushMode.SYNC)) as bench:
             half = await prepare(bench.client, "U1")
-            flusher = bench.broker._flusher
+            flusher = bench.broker.flusher
             assert flusher is not None
             begin = flusher._next
             flusher._next = lambda: None  # type: ignore[method-assign]  # the disk is stuck: no sync begins
@@ -140,7 +140,7 @@ def test_an_end_that_is_sent_again_is_not_acknowledged_by_a_master_whose_lease_i
         async with running(tmp_path) as bench:
             half = await prepare(bench.client, "U1")
             bench.broker.store.hold()
-            writer = bench.broker._writer
+            writer = bench.broker.writer
             assert writer is not None
             over = RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "the lease is over", "")
             writer.replicas.lapsed = lambda: over  # type: ignore[union-attr, method-assign]

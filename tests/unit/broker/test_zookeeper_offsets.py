@@ -57,8 +57,8 @@ async def commit(client: Client, offset: int, queue: int = 0) -> None:
 
 def no_ordinary_writing(bench: Bench) -> OffsetStorage:
     """From now on only what must not wait is written, so nothing else can have written it."""
-    assert bench.broker._zookeeper is not None
-    storage = bench.broker._zookeeper._storage
+    assert bench.broker.zookeeper is not None
+    storage = bench.broker.zookeeper.storage
     assert storage._writer is not None
     storage._writer.cancel()
     return storage

@@ -72,13 +72,13 @@ def test_it_can_be_repeated_and_the_lines_fit_a_narrow_terminal(tmp_path: Path) 
 
 def test_a_lost_message_fails_the_demonstration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The proof must be able to fail: here the writer had promised one message more than it wrote."""
-    collect = StoreChapters._collect
+    collect = StoreChapters.collect
 
     def promise_more(self, writer, acknowledged) -> None:
         collect(self, writer, acknowledged)
         acknowledged.offsets[10_000_000] = 1_000_000
 
-    monkeypatch.setattr(StoreChapters, "_collect", promise_more)
+    monkeypatch.setattr(StoreChapters, "collect", promise_more)
     result = run_demo(tmp_path / "demo")
     assert result.exit_code == 1
     assert "1 missing" in result.stdout
@@ -89,13 +89,13 @@ def test_a_message_that_the_broker_lost_fails_the_demonstration(
 ) -> None:
     from penstock.cli import demo_node
 
-    receive = demo_node._receive
+    receive = demo_node.receive
 
     def lose_one(*arguments):
         ids, again = receive(*arguments)
         return set(sorted(ids)[1:]), again
 
-    monkeypatch.setattr(demo_node, "_receive", lose_one)
+    monkeypatch.setattr(demo_node, "receive", lose_one)
     result = run_demo(tmp_path / "demo")
     assert result.exit_code == 1
     assert "300 sent, 299 received" in result.stdout
@@ -120,7 +120,7 @@ def test_a_changed_body_is_not_taken_for_the_message(tmp_path: Path) -> None:
         store.append(message_of(0), 0)
         wrong = message_of(12)
         store.append(Message(wrong.topic, wrong.body[:-1] + b"?", wrong.properties), 0)
-        assert StoreChapters._by_offset(store, acknowledged) == (1, 0)
+        assert StoreChapters.by_offset(store, acknowledged) == (1, 0)
 
 
 def test_a_writer_that_dies_at_once_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_a_line_cut_by_the_kill_acknowledges_nothing() -> None:
     acknowledged = Acknowledged()
-    StoreChapters._take(b"64 7,8,9\n", acknowledged)
-    StoreChapters._take(b"67 10,1", acknowledged)
+    StoreChapters.take(b"64 7,8,9\n", acknowledged)
+    StoreChapters.take(b"67 10,1", acknowledged)
     assert acknowledged.offsets == {64: 7, 65: 8, 66: 9}
     assert acknowledged.groups == 1
 

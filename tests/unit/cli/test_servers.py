@@ -274,8 +274,8 @@ def test_a_broker_is_made_of_four_configurations(tmp_path: Path) -> None:
             assert broker is not None
             assert broker.options.broker_name == "from-conf"
             assert broker.store.options.file_reserved_hours == 48
-            assert broker._server._endpoint.options.idle_timeout_ms == 77_000
-            assert broker.registration._client._options.connect_timeout_ms == 1234
+            assert broker.server.options.idle_timeout_ms == 77_000
+            assert broker.registration.client.options.connect_timeout_ms == 1234
         finally:
             await node.stop()
 

@@ -72,7 +72,7 @@ class ScriptedBroker:
             RequestCode.PULL_MESSAGE,
         ):
             table.register(code, self._handle)
-        self._table = table
+        self.table = table
         self.server: RemotingServer | None = None
         self.client_ids: tuple[str, ...] = ()
 
@@ -82,7 +82,7 @@ class ScriptedBroker:
         return str(self.server.address)
 
     async def start(self) -> None:
-        self.server = RemotingServer("127.0.0.1", 0, self._table, runtime=Runtime.system())
+        self.server = RemotingServer("127.0.0.1", 0, self.table, runtime=Runtime.system())
         await self.server.start()
 
     async def stop(self) -> None:

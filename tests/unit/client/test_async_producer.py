@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.message import Message, decode_properties, encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode
+from penstock.runtime import Runtime
 from tests.unit.client.producer_cluster import cluster
 from tests.waiting import turns, until
 
@@ -69,7 +70,7 @@ def test_a_send_carries_every_field_and_brings_a_result():
         fields = request.fields
         properties = decode_properties(fields.pop("i").encode())
         assert properties == {"p": "v", "TAGS": "a", "KEYS": "k1 k2", "UNIQ_KEY": result.msg_id}
-        assert abs(int(fields.pop("g")) - producer._instance.runtime.clock.now_ms()) < 60_000
+        assert abs(int(fields.pop("g")) - Runtime.system().clock.now_ms()) < 60_000
         assert fields == {
             "a": "pg",
             "b": "T",
@@ -485,7 +486,7 @@ def test_large_bodies_are_packed_and_small_ones_are_not():
 
 def test_what_does_not_get_smaller_is_sent_as_it_is():
     async def scenario(fake, producer):
-        body = producer._instance.runtime.entropy.bytes(8192)
+        body = Runtime.system().entropy.bytes(8192)
         await producer.send("T", body)
         assert (sends(fake)[0].fields["f"], bytes(sends(fake)[0].body)) == ("0", body)
 

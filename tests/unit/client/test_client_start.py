@@ -3,6 +3,7 @@
 import asyncio
 import json
 import struct
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -14,7 +15,6 @@ from penstock.client.async_consumer import AsyncConsumer
 from penstock.client.async_producer import AsyncProducer
 from penstock.client.consumer import Consumer
 from penstock.client.instance import ClientInstance
-from penstock.client.loop_thread import LoopThread
 from penstock.client.options import ClientOptions, ConsumerOptions
 from penstock.client.producer import Producer
 from penstock.client.received import RETRY
@@ -61,7 +61,7 @@ def test_the_constructor_takes_the_group_and_starts_nothing():
         assert client.options.group == "rmq-group"
         assert client.client_id == ""
         assert client.state is ServiceState.CREATE_JUST
-    assert LoopThread._shared is None
+    assert not any(thread.name == "penstock-client" for thread in threading.enumerate())
 
 
 @pytest.mark.seed("S2-41")

@@ -85,13 +85,7 @@ def test_a_consumer_that_vanishes_is_replaced(address: str) -> None:
         async with penstock.AsyncConsumer(address, group="g", start_from="first") as heir:
             await heir.subscribe("T")
             await until(lambda: len(of_topic(heir.assignment)) == len(of_topic(dying.assignment)) == 2)
-            instance = dying.core.instance
-            # Nothing of it runs any more, and the broker sees a broken connection.
-            dying.core.rebalancing._loop.cancel()  # type: ignore[union-attr]
-            for task in [*instance._tasks, *dying.core._loops, *dying.core.holdings._pulls.values()]:
-                task.cancel()
-            for connection in list(instance.remoting._connections.values()):
-                connection.abort("killed")
+            await dying.core.abandon()
             await until(lambda: of_topic(heir.assignment) == [0, 1, 2, 3])
             bodies = set()
             async for message in heir:
@@ -234,10 +228,8 @@ def test_a_broker_that_comes_back_is_pulled_from_again(tmp_path: Path) -> None:
     async def restart(embedded: EmbeddedBroker) -> None:
         assert embedded.broker is not None
         await embedded.broker.stop()
-        options = replace(embedded._broker_options, name_servers=(embedded.address,))
-        embedded.broker = Broker(
-            options, embedded._store_options, tmp_path / "data", runtime=embedded._runtime
-        )
+        options = replace(embedded.broker_options, name_servers=(embedded.address,))
+        embedded.broker = Broker(options, embedded.store_options, tmp_path / "data", runtime=embedded.runtime)
         await embedded.broker.start()
         await embedded.broker.registration.wait_registered(5_000)
 

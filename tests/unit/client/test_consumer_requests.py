@@ -32,7 +32,7 @@ def address() -> Iterator[str]:
 
 def ask_broker(consumer: Consumer, code: RequestCode, body: bytes = b"", **fields: str) -> Command:
     """As an administrator would, on a connection of its own."""
-    [master] = {one.master for one in consumer._async.core.instance.routes.cache.brokers.values()}
+    [master] = {one.master for one in consumer.core.instance.routes.cache.brokers.values()}
     assert master is not None
 
     async def call() -> Command:
@@ -163,7 +163,7 @@ def test_a_reset_that_is_pushed_goes_to_queues_that_are_held(address: str) -> No
     with Consumer(address, group="g", start_from="first", listener=seen) as consumer:
         consumer.subscribe("T")
         wait_until(lambda: len(seen.messages) == 4)
-        core = consumer._async.core
+        core = consumer.core
         queue = seen.messages[0].queue
         wait_until(lambda: consumer.position(queue) == 4)
         others = queue._replace(broker_name="elsewhere")

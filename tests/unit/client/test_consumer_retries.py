@@ -1,5 +1,6 @@
 """Messages that fail, and messages in order, against a real broker."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,11 @@ import penstock
 from penstock.client.consumer import Consumer
 from penstock.client.received import DEAD_LETTER, RETRY, ReceivedMessage, Retry
 from penstock.errors import ConnectError
+from penstock.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import RemotingClient, check
+from penstock.runtime import Runtime
 from penstock.testing import broker
 from tests.support.consuming import QUICK, Seen, numbered, send, take
 from tests.waiting import wait_until
@@ -19,6 +25,20 @@ from tests.waiting import wait_until
 def address() -> Iterator[str]:
     with broker(store=QUICK) as address:
         yield address
+
+
+class NoWayBack:
+    """A hook that lets no request pass which hands a message back; with `codes`, none of these."""
+
+    def __init__(self, *codes: RequestCode) -> None:
+        self._codes = codes or (RequestCode.CONSUMER_SEND_MSG_BACK,)
+
+    def before_request(self, address: str, request: Command) -> None:
+        if request.code in self._codes:
+            raise ConnectError("the broker is down")
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        pass
 
 
 def dead_letters(address: str, group: str, count: int) -> list[ReceivedMessage]:
@@ -95,12 +115,8 @@ def test_why_it_failed_is_written_on_the_dead_letter(address: str) -> None:
 def test_a_copy_that_is_sent_instead_carries_the_reason_too(address: str) -> None:
     seen = Seen(lambda message: Retry(-1, "broken"))
     send(address, "T", b"body")
-    with Consumer(address, group="g", start_from="first", listener=seen) as consumer:
-
-        async def refuse(*parts: object) -> None:
-            raise ConnectError("its broker is away")
-
-        consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
+    settings = {"group": "g", "start_from": "first", "rpc_hook": NoWayBack()}
+    with Consumer(address, listener=seen, **settings) as consumer:
         consumer.subscribe("T")
         [dead] = dead_letters(address, "g", 1)
     assert dead.properties["PENSTOCK_REASON"] == "broken"
@@ -144,14 +160,9 @@ def test_a_delay_is_kept(address: str) -> None:
 def test_if_the_broker_does_not_take_a_message_back_a_copy_is_sent(address: str) -> None:
     seen = Seen(lambda message: None if message.tries else RETRY)
     send(address, "T", b"before")
-    with Consumer(address, group="g", start_from="last", listener=seen) as consumer:
+    with Consumer(address, group="g", start_from="last", listener=seen, rpc_hook=NoWayBack()) as consumer:
         consumer.subscribe("T")
         consumer.wait_assigned()
-
-        async def refuse(*parts: object) -> None:
-            raise ConnectError("the broker is down")
-
-        consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
         wait_until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
         body = bytes(range(256)) * 40  # large enough to be packed
         with penstock.Producer(address) as producer:
@@ -167,14 +178,10 @@ def test_if_the_broker_does_not_take_a_message_back_a_copy_is_sent(address: str)
 def test_a_copy_sent_too_often_ends_in_the_dead_letters(address: str) -> None:
     seen = Seen(lambda message: RETRY)
     send(address, "T", b"before")
-    with Consumer(address, group="g", start_from="last", listener=seen, retries_max=2) as consumer:
+    settings = {"start_from": "last", "retries_max": 2, "rpc_hook": NoWayBack()}
+    with Consumer(address, group="g", listener=seen, **settings) as consumer:
         consumer.subscribe("T")
         consumer.wait_assigned()
-
-        async def refuse(*parts: object) -> None:
-            raise ConnectError("the broker is down")
-
-        consumer._async.core.calls.send_back = refuse  # type: ignore[method-assign]
         wait_until(lambda: any(queue.topic == "%RETRY%g" for queue in consumer.assignment))
         send(address, "T", b"poison")
         [found] = dead_letters(address, "g", 1)
@@ -185,14 +192,11 @@ def test_a_copy_sent_too_often_ends_in_the_dead_letters(address: str) -> None:
 def test_if_nobody_takes_a_message_back_it_is_tried_again_here(address: str) -> None:
     seen = Seen(lambda message: None if message.tries else RETRY)
     send(address, "T", b"body", queue_key="k")
-    with Consumer(address, group="g", start_from="first", listener=seen) as consumer:
-        consumption = consumer._async.core.consumption
-        consumption._local_retry_ms = 50  # type: ignore[attr-defined]
-
-        async def nobody(*parts: object) -> bool:
-            return False
-
-        consumption._retries.hand_back = nobody  # type: ignore[attr-defined]
+    hook = NoWayBack(
+        RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2
+    )
+    with Consumer(address, group="g", start_from="first", listener=seen, rpc_hook=hook) as consumer:
+        consumer.core.consumption.local_retry_ms = 50  # type: ignore[attr-defined]
         consumer.subscribe("T")
         wait_until(lambda: len(seen.messages) >= 2)
         wait_until(lambda: sum(consumer.position(q) for q in consumer.assignment if q.topic == "T") == 1)
@@ -339,28 +343,25 @@ def test_in_order_a_lock_that_somebody_else_has_is_noticed(address: str) -> None
     with Consumer(address, listener=seen, **settings) as consumer:
         consumer.subscribe("T")
         wait_until(lambda: len(seen.messages) == 1)
-        core = consumer._async.core
         queue = seen.messages[0].queue
-        calls = core.calls
+        with penstock.Admin(address) as admin:
+            [node] = {found.address for found in admin.cluster_status().brokers}
 
-        async def steal() -> None:
-            await calls.unlock([queue])
-            core.instance.client_id, mine = "thief@1", core.instance.client_id
+        async def ask(code: RequestCode, client_id: str) -> Command:
+            client = RemotingClient(runtime=Runtime.system())
             try:
-                granted, _ = await calls.lock([queue])
-                assert granted == {queue}
+                body = LockBatchRequestBody(client_id, "g", (queue,)).encode()
+                return check(await client.call(node, Command(code, body=body), 60_000))
             finally:
-                core.instance.client_id = mine
+                await client.close()
 
-        consumer._run(steal())
+        def steal() -> bool:
+            """The consumer may lock it anew between the two requests."""
+            asyncio.run(ask(RequestCode.UNLOCK_BATCH_MQ, consumer.client_id))
+            answer = asyncio.run(ask(RequestCode.LOCK_BATCH_MQ, "thief@1"))
+            return LockBatchResponseBody.decode(answer.body).locked == (queue,)
+
+        wait_until(steal, "a lock for the thief")
         wait_until(lambda: queue not in consumer.assignment)
-
-        async def give_back() -> None:
-            core.instance.client_id, mine = "thief@1", core.instance.client_id
-            try:
-                await calls.unlock([queue])
-            finally:
-                core.instance.client_id = mine
-
-        consumer._run(give_back())
+        asyncio.run(ask(RequestCode.UNLOCK_BATCH_MQ, "thief@1"))
         wait_until(lambda: queue in consumer.assignment)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from penstock.client.pop_messages import retry_delay_ms
 from penstock.client.received import DEAD_LETTER, ReceivedMessage, Retry
 from penstock.errors import ClientError, OptionError
 from penstock.message import Message
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection, Handler
 from penstock.testing import async_broker, broker
 from penstock.testing.embedded import EmbeddedBroker
 from tests.waiting import until, wait_until
@@ -129,11 +133,7 @@ def test_messages_of_a_consumer_that_died_come_to_another() -> None:
             taken: list[ReceivedMessage] = []
             while len(taken) < 3:
                 taken += await dead.pop(timeout_s=10)
-            # As a process that is gone: it says nothing more, and keeps nothing.
-            for owner in dead.core.holdings.owners:
-                dead.core.holdings.retire(owner.queue)
-            for task in dead.core._loops:
-                task.cancel()
+            await dead.core.abandon()
             async with AsyncConsumer(address, **settings) as consumer:  # type: ignore[arg-type]
                 await consumer.subscribe("T")
                 found: list[ReceivedMessage] = []
@@ -196,12 +196,23 @@ def test_acknowledgements_are_repeated() -> None:
                 assert embedded.broker is not None
                 pop = embedded.broker.pop
                 assert pop is not None
-                loop, pop.service._loop = pop.service._loop, None  # it knows nothing now, and says so
+                refused: list[int] = []
+
+                def watched(handler: Handler) -> Handler:
+                    def handle(connection: Connection, command: Command) -> Any:
+                        refused.append(command.code)
+                        return handler(connection, command)
+
+                    return handle
+
+                for code in (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE):
+                    embedded.broker.table.wrap(code, watched)
+                await pop.service.stop()  # it knows nothing now, and says so
                 for message in found:
                     consumer.ack(message)
-                await asyncio.sleep(0.2)
+                await until(lambda: len(refused) > 1)
                 assert len(pop.service.state)
-                pop.service._loop = loop
+                pop.service.start()
                 await until(lambda: not len(pop.service.state))
                 assert sorted(message.body for message in found) == bodies
         finally:

@@ -223,7 +223,7 @@ def test_an_attempt_that_fails_is_made_again_under_the_same_name() -> None:
 
         settings = {"delivery": "pop", "orderly": True, "pull_retry_ms": 20, "close_timeout_ms": 0}
         async with scripted() as scripts:
-            scripts._table.register(RequestCode.POP_MESSAGE, answer)
+            scripts.table.register(RequestCode.POP_MESSAGE, answer)
             async with AsyncConsumer(scripts.address, group="g", **settings) as one, asyncio.timeout(60):  # type: ignore[arg-type]
                 await one.subscribe("T")
                 await until(lambda: len(attempts) >= 4)

@@ -122,7 +122,7 @@ def test_a_slow_consumer_is_sent_no_more_than_it_has_room_for() -> None:
                     return {task.state for task in tasks if task.topic == "T"}
 
                 wait_until(lambda: states() == {"held"})
-                [owner] = [one for one in consumer._async.core.holdings.owners if one.queue.topic == "T"]
+                [owner] = [one for one in consumer.core.holdings.owners if one.queue.topic == "T"]
                 # The window is as large as the room: what was on its way comes on top of it once.
                 assert 20 <= len(owner) <= 40
                 gate.set()

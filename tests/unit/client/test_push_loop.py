@@ -39,7 +39,7 @@ class Pusher:
             RequestCode.PUSH_CLOSE,
             RequestCode.PUSH_RESUME,
         ):
-            broker._table.register(code, self._handle)
+            broker.table.register(code, self._handle)
 
     def _handle(self, connection: Connection, command: Command) -> Command:
         self.connection = connection

@@ -203,9 +203,9 @@ def test_a_connection_that_went_stale_is_replaced(scan, address):
     queue = scan.queues("T")[0]
     for _ in range(3):
         assert len(bodies(scan.read([(queue, 0, 30)], rows=10))) == 30
-        (idle,) = scan._scan.sockets._idle[queue.address]
-        idle._wire.is_alive = lambda: True  # as far as this side knows, after a router forgot it
-        idle._wire._sock.shutdown(socket.SHUT_RDWR)
+        (idle,) = scan._scan.sockets.idle[queue.address]
+        idle.wire.is_alive = lambda: True  # as far as this side knows, after a router forgot it
+        idle.wire._sock.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.fault("F3")
@@ -254,7 +254,7 @@ def test_a_child_process_leaves_its_parents_connections_alone(scan, address):
     fill(address, "T", 30)
     reading = scan.read([(scan.queues("T")[0], 0, 30)], rows=10)
     next(reading)
-    (used,) = scan._scan.sockets._open
+    (used,) = scan._scan.sockets.opened
     thread = scan._thread
     thread.is_foreign = True  # as it is after a fork
     try:

@@ -183,7 +183,7 @@ def test_a_broker_that_restarts_elsewhere_is_found_again(tmp_path):
         async def restart() -> None:
             await old.stop()
             options = replace(old.options, port=0)
-            embedded.broker = Broker(options, embedded._store_options, tmp_path, runtime=embedded._runtime)
+            embedded.broker = Broker(options, embedded.store_options, tmp_path, runtime=embedded.runtime)
             await embedded.broker.start()
 
         thread.run(restart())
@@ -409,7 +409,7 @@ def test_pulls_that_begin_at_once_do_not_get_in_each_others_way(address):
                 pulls = (scan.pull(queue, offset, rows=1, size=1 << 20) for offset in range(3))
                 assert bodies(await asyncio.gather(*pulls)) == [b"0", b"1", b"2"]
             assert isinstance(scan.sockets, PullSockets)
-            assert len(scan.sockets._open) <= 3
+            assert len(scan.sockets.opened) <= 3
 
     thread = LoopThread("test")
     try:

@@ -140,10 +140,9 @@ class Answers:
     def __init__(self, node: EmbeddedBroker, code: int, *answers: Callable[[Command], Any]) -> None:
         assert node.broker is not None
         self.asked = 0
-        self._table = node.broker._table
-        self._own = self._table.find(code)
+        self._own = node.broker.table.find(code)
         self._answers = list(answers)
-        self._table._handlers[code] = self._handle  # type: ignore[attr-defined]
+        node.broker.table.wrap(code, lambda own: self._handle)
 
     def _handle(self, connection: Any, command: Command) -> Any:
         self.asked += 1
@@ -263,7 +262,7 @@ def test_brokers_that_cannot_stage_are_refused_with_a_way_out() -> None:
         try:
             for code in (RequestCode.STAGE_MESSAGES, RequestCode.STAGED_STATUS):
                 assert node.broker is not None
-                del node.broker._table._handlers[code]  # type: ignore[attr-defined]
+                del node.broker.table._handlers[code]  # type: ignore[attr-defined]
             async with AsyncStaging(node.address) as staging:
                 for call in (
                     staging.stage("test-broker", TOPIC, items(1), 1),

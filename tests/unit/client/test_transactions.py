@@ -258,10 +258,10 @@ class Deaf:
     def __init__(self, embedded: EmbeddedBroker, times: int, code: int = -1) -> None:
         assert embedded.broker is not None
         self.times, self.code, self.heard = times, code, 0
-        handler = embedded.broker._table.find(RequestCode.END_TRANSACTION)
+        handler = embedded.broker.table.find(RequestCode.END_TRANSACTION)
         assert handler is not None
         self._handler = handler
-        embedded.broker._table._handlers[RequestCode.END_TRANSACTION] = self.handle
+        embedded.broker.table.wrap(RequestCode.END_TRANSACTION, lambda own: self.handle)
 
     def handle(self, connection: Connection, command: Command) -> Any:
         if command.is_oneway:

@@ -58,18 +58,6 @@ def test_three_consumers_share_a_topic_and_take_over_from_who_leaves() -> None:
     asyncio.run(scenario())
 
 
-async def abandon(consumer: AsyncConsumer) -> None:
-    """What is left of a consumer whose process was killed: its leases, and connections that break."""
-    core = consumer.core
-    for task in [*core._loops, *core._tasks, *core.instance._tasks, *core.rebalancing._tasks]:
-        task.cancel()
-    if core.rebalancing._loop is not None:
-        core.rebalancing._loop.cancel()
-    for owner in core.holdings.owners:
-        core.holdings.forget(owner.queue)
-    await core.instance.remoting.close()
-
-
 @pytest.mark.feature("coordinator-balancing", "tubemq")
 @pytest.mark.fault("F1")
 @pytest.mark.invariant("I10")
@@ -85,7 +73,7 @@ def test_the_queues_of_a_dead_consumer_are_taken_over_when_its_lease_is_over() -
                 *(consumer.core.offsets.persist(surely=True) for consumer in (one, two, three))
             )
             began = asyncio.get_running_loop().time()
-            await abandon(three)
+            await three.core.abandon()
             await until(lambda: is_level(one, two, queues=6))
             waited_s = asyncio.get_running_loop().time() - began
             # Not before its lease has expired.

@@ -27,7 +27,7 @@ def test_the_requests_on_the_page_are_those_that_are_answered() -> None:
         parts=(BalancingPart,),
     )
     rows = ROW.findall(REQUESTS)
-    assert set().union(*(numbers(codes) for codes, _, _ in rows)) == set(server._table.codes)
+    assert set().union(*(numbers(codes) for codes, _, _ in rows)) == set(server.table.codes)
     for codes, names, answers in rows:
         assert {RequestCode(code).name for code in numbers(codes)} == set(names.split(", "))
         assert numbers(answers) <= {int(code) for code in ResponseCode}

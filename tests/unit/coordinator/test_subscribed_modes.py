@@ -20,7 +20,7 @@ from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER
 from tests.support.balanced import SHORT_LEASE, Cluster, cluster, shares
-from tests.unit.coordinator.test_balanced_consumers import abandon, is_level
+from tests.unit.coordinator.test_balanced_consumers import is_level
 from tests.waiting import until
 
 P2P: dict[str, Any] = {"subscription_mode": "point_to_point"}
@@ -182,7 +182,7 @@ def test_a_ring_binds_consumers_to_partitions_and_a_dead_owners_go_to_the_others
             await until(lambda: len(set(found.everything)) == 24)
             for consumer in (one, two, three):
                 await consumer.core.offsets.persist(surely=True)
-            await abandon(three)
+            await three.core.abandon()
             await until(lambda: shares(one, two) == fair(one, two, queues=12))
             assert before[0] <= shares(one)[0]
             assert before[1] <= shares(two)[0]

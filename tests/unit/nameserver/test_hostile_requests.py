@@ -69,7 +69,7 @@ class Anybody:
 
 async def handle(server: NameServer, command: Command) -> int:
     """The code of the answer."""
-    handler = server._server._endpoint.table.find(command.code)
+    handler = server.server.table.find(command.code)
     assert handler is not None
     try:
         answer = handler(Anybody(), command)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def new_server() -> NameServer:
     )
 
 
-CODES = new_server()._server._endpoint.table.codes
+CODES = new_server().server.table.codes
 
 
 @pytest.mark.abuse("A3")

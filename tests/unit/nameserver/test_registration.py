@@ -29,7 +29,7 @@ def test_a_oneway_registration_counts_and_is_not_answered() -> None:
         await until(lambda: bool(server.routes.live))
         command = register_command(broker_addr="nonsense")
         command.flag |= 2
-        connection = await broker._client.connection(server.address)
+        connection = await broker.client.connection(server.address)
         with pytest.raises(CallTimeoutError):
             await connection.call(command, 200)
 
@@ -176,8 +176,8 @@ def test_the_unspecified_address_is_the_one_that_was_dialled() -> None:
 @pytest.mark.abuse("A12")
 def test_only_a_broker_on_this_machine_may_register_it() -> None:
     async def test(server: NameServer, broker: Peer) -> None:
-        connection = await broker._client.connection(server.address)
-        (served,) = server._server.connections
+        connection = await broker.client.connection(server.address)
+        (served,) = server.server.connections
         served.peer = HostAddress("203.0.113.7", 40_000)
         assert connection.is_open
         answer = await broker.register(broker_addr="0.0.0.0:10911")
@@ -202,7 +202,7 @@ def test_a_large_registration_does_not_hold_up_others() -> None:
         cut = register_command(tables=tables)
         cut.body = cut.body[:-1]
         cut.fields["bodyCrc32"] = "0"
-        assert (await broker._client.call(server.address, cut)).code == 1
+        assert (await broker.client.call(server.address, cut)).code == 1
 
     over_sockets(test)
 

@@ -202,10 +202,10 @@ def test_binary_headers_are_answered_in_kind() -> None:
     async def test(server: NameServer, broker: Peer) -> None:
         command = register_command()
         command.binary = True
-        answer = await broker._client.call(server.address, command)
+        answer = await broker.client.call(server.address, command)
         assert (answer.code, answer.binary) == (0, True)
         route = Command(105, {"topic": "T"}, binary=True)
-        answer = await broker._client.call(server.address, route)
+        answer = await broker.client.call(server.address, route)
         assert (answer.code, answer.binary) == (0, True)
 
     over_sockets(test)

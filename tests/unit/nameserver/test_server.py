@@ -100,7 +100,7 @@ def test_a_dropped_connection_removes_the_broker_at_once(how: str) -> None:
             await broker.register()
             assert (await client.route()).code == 0
             if how == "abort":
-                connection = await broker._client.connection(server.address)
+                connection = await broker.client.connection(server.address)
                 connection.abort("killed")
         await until(lambda: not server.routes.live)
         assert (await client.route()).code == 17
@@ -114,7 +114,7 @@ def test_a_connection_that_breaks_its_frames_takes_its_broker_along() -> None:
     async def test(server: NameServer, client: Peer) -> None:
         async with peer(server) as broker:
             await broker.register()
-            connection = await broker._client.connection(server.address)
+            connection = await broker.client.connection(server.address)
             connection.write(b"\xff" * 16)
             await until(lambda: not server.routes.live)
 
@@ -126,7 +126,7 @@ def test_a_client_that_leaves_changes_nothing() -> None:
         await broker.register()
         async with peer(server) as client:
             await client.route()
-        await until(lambda: len(server.housekeeping._connections) == 1)
+        await until(lambda: len(server.server.connections) == 1)
         assert (await broker.route()).code == 0
 
     over_sockets(test)
@@ -192,7 +192,7 @@ def test_the_scan_removes_a_silent_broker_and_closes_its_connection() -> None:
             assert server.housekeeping.scan() == []
             clock.advance(60_001)
             assert len(server.housekeeping.scan()) == 1
-            connection = await broker._client.connection(server.address)
+            connection = await broker.client.connection(server.address)
             await until(lambda: not connection.is_open)
             assert (await client.route()).code == 17
             assert heard == [], "the client was not told: it asks"

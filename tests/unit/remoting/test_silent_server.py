@@ -15,14 +15,16 @@ from penstock.runtime import Runtime
 ECHO, NEVER = 9001, 9002
 
 
-async def bench() -> tuple[RemotingServer, RemotingClient, list[Connection]]:
+async def bench(
+    asked: ProcessorTable | None = None,
+) -> tuple[RemotingServer, RemotingClient, list[Connection]]:
     opened: list[Connection] = []
     table = ProcessorTable()
     table.register(ECHO, lambda _, command: command.answer())
     table.register(NEVER, lambda _, command: None)
     server = RemotingServer("127.0.0.1", 0, table, runtime=Runtime.system(), on_open=opened.append)
     await server.start()
-    return server, RemotingClient(runtime=Runtime.system()), opened
+    return server, RemotingClient(asked, runtime=Runtime.system()), opened
 
 
 @pytest.mark.fault("F3")
@@ -81,11 +83,10 @@ def test_a_server_keeps_clients_that_do_not_answer() -> None:
     """They may be busy, or old; heartbeats tell whether they live."""
 
     async def scenario() -> None:
-        server, client, opened = await bench()
-        assert (await client.call(str(server.address), Command(ECHO))).code == 0
         asked = ProcessorTable()
         asked.register(NEVER, lambda _, command: None)
-        client._endpoint.table = asked
+        server, client, opened = await bench(asked)
+        assert (await client.call(str(server.address), Command(ECHO))).code == 0
         with pytest.raises(CallTimeoutError):
             await opened[0].call(Command(NEVER), SILENT_MS + 100)
         assert opened[0].is_open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,10 @@ class Bench:
         end: int = 100,
         options: ReplicationOptions = OPTIONS,
         joins_from: int = 0,
+        bounds: list[Any] | None = None,
     ) -> None:
         self.end = end
-        self.bounds: list[int | None] = []
+        self.bounds: list[int | None] = [] if bounds is None else bounds
         self.heard: list[tuple[object, Outcome]] = []
         self.now_ms = 1_000_000
         self.tracker = AckTracker(
@@ -208,11 +210,9 @@ def test_the_confirm_offset_is_the_least_of_the_set_and_never_goes_back() -> Non
 
 
 def test_what_is_confirmed_is_shown_before_anybody_is_answered() -> None:
-    bench = Bench({1, 2})
-    bench.join(2)
     order: list[object] = []
-    bench.bounds = order  # type: ignore[assignment]
-    bench.tracker._on_confirm = order.append
+    bench = Bench({1, 2}, bounds=order)
+    bench.join(2)
     bench.tracker.when_replicated(50, ALL_IN_SYNC, order.append, 0)
     bench.ack(2, 50)
     assert order == [50, OK]

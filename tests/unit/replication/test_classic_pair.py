@@ -118,7 +118,7 @@ def test_a_slave_comes_back_by_itself(tmp_path: Path, caplog: pytest.LogCaptureF
         master.append(0, 10)
         await slave.follow(master.address)
         await until(lambda: same(master, slave))
-        for link in list(master.server._links):
+        for link in list(master.server.links):
             link.abort("a test")
         master.append(10, 10)
         await until(lambda: same(master, slave))

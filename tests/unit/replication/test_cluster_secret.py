@@ -21,9 +21,8 @@ class SecuredNode(Node):
     """A node whose replication goes over another network."""
 
     def __init__(self, path: Path, node_id: int, secret: str) -> None:
-        super().__init__(path, node_id, classic=True)
-        self.runtime = cluster_runtime(Runtime.system(), secret, None, None)
-        self.server._runtime = self.runtime
+        network = cluster_runtime(Runtime.system(), secret, None, None)
+        super().__init__(path, node_id, classic=True, network=network)
 
 
 def pair(tmp_path: Path, master_secret: str, slave_secret: str) -> tuple[SecuredNode, SecuredNode]:

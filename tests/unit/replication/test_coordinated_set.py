@@ -186,7 +186,7 @@ def test_a_member_that_stops_reading_leaves_the_set_and_comes_back(tmp_path: Pat
         await one.lead(1)
         await two.follow(one.address, 1)
         await until(lambda: in_sync(one, 1, 2))
-        two.client._link._transport.pause_reading()
+        two.client.link.transport.pause_reading()
         end = one.append(0, 10)
         assert await one.replicated(end) is Outcome.REPLICATED, "without it, once it has left"
         assert in_sync(one, 1)
@@ -345,13 +345,13 @@ def test_without_a_word_a_connection_ends_on_both_sides(tmp_path: Path) -> None:
         one.append(0, 3)
         await two.follow(one.address, 1)
         await until(lambda: in_sync(one, 1, 2))
-        link = two.client._link
-        link._transport.pause_reading()
-        await until(lambda: two.client._link is not link, "the replica gives up a silent master")
+        link = two.client.link
+        link.transport.pause_reading()
+        await until(lambda: two.client.link is not link, "the replica gives up a silent master")
         await until(lambda: two.client.is_following)
-        (served,) = one.server._links
-        served._transport.pause_reading()
-        await until(lambda: served not in one.server._links, "the master gives up a silent replica")
+        (served,) = one.server.links
+        served.transport.pause_reading()
+        await until(lambda: served not in one.server.links, "the master gives up a silent replica")
         await until(lambda: in_sync(one, 1, 2))
         await stop(two, one)
 
@@ -366,8 +366,8 @@ def test_too_many_connections_are_turned_away_and_silent_ones_closed(tmp_path: P
         pairs = [await asyncio.open_connection(*one.server.address) for _ in range(6)]
         for reader, _ in pairs[3:]:
             assert await reader.read() == b""
-        assert len(one.server._links) == 3
-        await until(lambda: not one.server._links)
+        assert len(one.server.links) == 3
+        await until(lambda: not one.server.links)
         for _, writer in pairs:
             writer.close()
         await one.stop()

@@ -42,8 +42,8 @@ def test_a_right_that_is_withdrawn_ends_what_is_pushed(tmp_path: Path) -> None:
                 (tmp_path / "access.toml").write_text(
                     USERS.replace('topics = ["orders"]', 'topics = ["none"]')
                 )
-                assert broker._guard is not None
-                broker._guard.look()
+                assert broker.guard is not None
+                broker.guard.look()
                 for _ in range(4):  # one for each queue
                     await producer.send("orders", b"2")
                 await until(lambda: not any(place.topic == "orders" for place in tasks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def audit_of(store: MessageStore, *, repair: bool = False) -> LogAudit:
-    return LogAudit(store.log, store.queues, Findings(), store._lock, repair=repair)
+    return LogAudit(store.log, store.queues, Findings(), threading.RLock(), repair=repair)
 
 
 def flip(store: MessageStore, position: int) -> None:
@@ -48,7 +49,7 @@ def test_a_sound_store(store: MessageStore) -> None:
     assert (totals.records, totals.entries) == (120, 120)
     assert (totals.damaged_records, totals.damaged_bytes, totals.wrong_entries) == (0, 0, 0)
     assert totals.bytes <= store.log.max_offset
-    assert audit._findings.all() == []
+    assert audit.findings.all() == []
 
 
 @pytest.mark.parametrize("budget", [1, 100, 1000, 10**6])
@@ -60,7 +61,7 @@ def test_step_by_step_sees_the_same_and_starts_again(store: MessageStore, budget
             break
     assert audit.totals.rounds == 1
     assert 120 <= audit.totals.records <= 120 + budget // 90 + 1
-    assert audit._findings.all() == []
+    assert audit.findings.all() == []
 
 
 @pytest.mark.invariant("I12")
@@ -71,12 +72,12 @@ def test_every_damaged_body_is_found_once(store: MessageStore) -> None:
         flip(store, message.physical_offset + 88 + 5)
     audit = audit_of(store)
     audit.run()
-    positions = [finding.position for finding in audit._findings.damage()]
+    positions = [finding.position for finding in audit.findings.damage()]
     assert positions == [m.physical_offset for m in messages[::3]]
-    assert [f.length for f in audit._findings.damage()] == [m.size for m in messages[::3]]
+    assert [f.length for f in audit.findings.damage()] == [m.size for m in messages[::3]]
     assert audit.totals.records == 120 - len(positions)
     audit.run()
-    assert len(audit._findings.all()) == len(positions)  # not said again
+    assert len(audit.findings.all()) == len(positions)  # not said again
 
 
 @pytest.mark.fault("F7")
@@ -89,7 +90,7 @@ def test_a_wrong_entry_is_reported_and_with_leave_repaired(store: MessageStore, 
     audit = audit_of(store, repair=repair)
     totals = audit.run()
     assert totals.wrong_entries == 1
-    (finding,) = audit._findings.all()
+    (finding,) = audit.findings.all()
     assert finding.kind == ("queue entry repaired" if repair else "damaged queue")
     assert "orders/1 offset 4" in finding.detail
     assert (queue.entry(4) == right) == repair
@@ -124,7 +125,7 @@ def test_queues_of_deleted_topics_are_not_missed(store: MessageStore) -> None:
     store.delete_topics(["payments"])
     audit = audit_of(store)
     assert audit.run().entries == 80
-    assert audit._findings.all() == []
+    assert audit.findings.all() == []
 
 
 def test_after_retention(store: MessageStore) -> None:
@@ -135,7 +136,7 @@ def test_after_retention(store: MessageStore) -> None:
     audit = audit_of(store)
     totals = audit.run()
     assert totals.records == totals.entries < 120
-    assert audit._findings.all() == []
+    assert audit.findings.all() == []
 
 
 @pytest.mark.invariant("I12")
@@ -168,4 +169,4 @@ def test_the_scrubber_can_be_off(tmp_path: Path) -> None:
             clock.advance(1000)
             store.keeper.tick()
         assert store.findings.damage() == []
-        assert store.keeper._audit.totals.records == 0
+        assert store.keeper.audit.totals.records == 0

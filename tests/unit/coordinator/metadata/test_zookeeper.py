@@ -148,7 +148,7 @@ def test_watches_without_news_cost_no_requests(zookeeper: ZooKeeperEnsemble) -> 
     async def life() -> None:
         store = metadata_store(f"zookeeper:{zookeeper.hosts}", session_timeout_ms=10_000)
         await store.start()
-        client: Any = store._session._client  # type: ignore[attr-defined]
+        client: Any = store.session.client  # type: ignore[attr-defined]
         call = client._call
         sent: list[Any] = []
 
