@@ -11,9 +11,10 @@ same connection, or the next round of a periodic task.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
 
 from penstock.errors import PenstockError
 
@@ -29,15 +30,22 @@ def _message(what: What, timeout_s: float) -> str:
 
 
 async def until(
-    condition: Callable[[], Found], what: What = "the condition", timeout_s: float = DEADLINE_S
+    condition: Callable[[], Found | Awaitable[Found]],
+    what: What = "the condition",
+    timeout_s: float = DEADLINE_S,
 ) -> Found:
-    """Wait until the condition holds, and return what it returned then; the event loop runs meanwhile."""
+    """Wait until the condition holds, and return what it returned then; the event loop runs meanwhile. A condition
+    that is a coroutine function is awaited."""
     now = asyncio.get_running_loop().time
     deadline = now() + timeout_s
-    while not (found := condition()):
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return cast(Found, found)
         assert now() < deadline, _message(what, timeout_s)
         await asyncio.sleep(_INTERVAL_S)
-    return found
 
 
 def wait_until(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.abuse.corpus import BROKER_REQUESTS, CLIENT, GROUP, TOPIC, Request
 from tests.abuse.directory import assert_tidy
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
+from tests.waiting import until
 
 BAD_NAMES = (
     "..",
@@ -259,9 +259,7 @@ def test_a_property_names_no_topic_to_write_to(tmp_path: Path) -> None:
                 "T", b"late", DELAY="1", REAL_TOPIC="SCHEDULE_TOPIC_XXXX", REAL_QID="3", RETRY_TOPIC="TBW102"
             )
             assert sent.code == 0
-            async with asyncio.timeout(90):
-                while bench.broker.store.max_offset("T", 0) == 0:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(lambda: bench.broker.store.max_offset("T", 0) > 0)
             assert [m.body for m in records((await bench.client.pull("T")).body)] == [b"late"]
             assert bench.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 0) == 1
             assert bench.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 3) == 0

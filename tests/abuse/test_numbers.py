@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
 from penstock.protocol.command import Command
+from penstock.runtime import Runtime
+from penstock.testing import ManualClock
 from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import NUMBERS
 from tests.support.raw_peer import RawPeer
-from tests.support.running_broker import batch_item, properties, records, run, running, send_fields
+from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
 
 LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)
 # Requests that may store something; the others must not. A pop stores who holds what, and so does what ends it.
@@ -167,17 +168,28 @@ def test_a_timer_that_is_none_is_refused_and_not_taken_as_now(tmp_path: Path, na
     run(scenario)
 
 
+def deliver(bench: Bench, clock: ManualClock, passed_ms: int) -> None:
+    """Let time pass, and have each delay level deliver what is due by then."""
+    clock.advance(passed_ms)
+    assert bench.broker.delay is not None
+    for level in bench.broker.delay.levels:
+        bench.broker.delay.turn(level)
+
+
 @pytest.mark.abuse("A18")
 def test_a_level_over_the_last_one_is_the_last_one(tmp_path: Path) -> None:
     """As in RocketMQ: late, not now. The largest number that fits is a level, too."""
 
     async def scenario() -> None:
-        async with running(tmp_path) as bench:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             for level in ("5", "6", "18", "2147483647"):
                 assert (await bench.client.send("Late", DELAY=level)).code == 0
-            await asyncio.sleep(1.2)
+            deliver(bench, clock, 4_900)
             assert bench.broker.store.max_offset("Late", 0) == 0
             assert bench.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 4) == 4
+            deliver(bench, clock, 200)
+            assert bench.broker.store.max_offset("Late", 0) == 4
 
     run(scenario)
 
@@ -186,13 +198,16 @@ def test_a_level_over_the_last_one_is_the_last_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", [2**31 - 1, 100, 5])
 def test_what_is_given_back_for_very_late_is_not_back_at_once(tmp_path: Path, level: int) -> None:
     async def scenario() -> None:
-        async with running(tmp_path) as bench:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             sent = await bench.client.send("T", b"again")
             position = int(sent.fields["msgId"][-16:], 16)
             fields = {"offset": str(position), "group": "g", "delayLevel": str(level)}
             assert (await bench.client.call(36, fields)).code == 0
-            await asyncio.sleep(1.2)
+            deliver(bench, clock, 4_900)
             assert bench.broker.store.max_offset("%RETRY%g", 0) == 0
             assert bench.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 4) == 1
+            deliver(bench, clock, 200)
+            assert bench.broker.store.max_offset("%RETRY%g", 0) == 1
 
     run(scenario)

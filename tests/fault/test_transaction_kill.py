@@ -30,10 +30,14 @@ from penstock.testing.embedded import BROKER
 from tests.support.forked_process import ROOT, ForkedProcess
 from tests.support.running_broker import Client, records, run
 from tests.support.transaction_bench import GROUP, Half, half_of, prepare, stored
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, until
 
-# Five rounds in which a broker would ask again, if it had not understood.
-QUIET_S = 0.5
+# A broker parks a transaction after so many questions: more than it asks while an answer is on its way.
+CHECKS = 1_000
+
+
+# Transactions whose questions show that a round has gone by.
+PROBE = "PROBE"
 
 
 class Life:
@@ -43,6 +47,7 @@ class Life:
         self.process = process
         self._answer = answer
         self.questions: list[Half] = []
+        self._probes = 0
         self.client = Client(address, {int(RequestCode.CHECK_TRANSACTION_STATE): self._asked})
 
     def _asked(self, connection: Connection, command: Command) -> None:
@@ -67,13 +72,31 @@ class Life:
                 return found
             found += [message.body for message in records(answer.body)]
 
+    async def asked_anew(self) -> list[Half]:
+        """Questions of further rounds, up to one about a transaction that begins now.
+
+        A round goes through open transactions in their order: what is not asked about before this one has ended.
+        """
+        before = len(self.questions)
+        self._probes += 1
+        probe = f"{PROBE}{self._probes}"
+        await prepare(self.client, probe, probe.encode(), topic="Probes")
+        await until(lambda: any(half.unique == probe for half in self.questions), "the next round")
+        return [half for half in self.questions[before:] if not half.unique.startswith(PROBE)]
+
+    def asked_about(self) -> set[str]:
+        """The transactions that it was asked about."""
+        return {half.unique for half in self.questions if not half.unique.startswith(PROBE)}
+
     async def died(self) -> None:
         assert await asyncio.to_thread(self.process.wait, DEADLINE_S) == -signal.SIGKILL
 
 
 @asynccontextmanager
-async def life(data: Path, step: str = "none", answer: int | None = None) -> AsyncIterator[Life]:
-    process = ForkedProcess("tests.fault.transaction_broker", str(data), step)
+async def life(
+    data: Path, step: str = "none", answer: int | None = None, checks: int = CHECKS
+) -> AsyncIterator[Life]:
+    process = ForkedProcess("tests.fault.transaction_broker", str(data), step, str(checks))
     try:
         address = await asyncio.to_thread(os.read, process.out, 100)
         found = Life(process, address.decode().strip(), answer)
@@ -86,13 +109,20 @@ async def life(data: Path, step: str = "none", answer: int | None = None) -> Asy
 
 
 async def settled(broker: Life, wanted: list[bytes]) -> None:
-    """What is visible in the end, and that it stays so while further rounds go by."""
-    while (await broker.bodies()) != wanted:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    asked = len(broker.questions)
-    await asyncio.sleep(QUIET_S)
+    """What is visible in the end, and that it stays so while a further round goes by."""
+
+    async def is_visible() -> bool:
+        return await broker.bodies() == wanted
+
+    # Questions that were sent before are here: they came on the connection that this answer came on.
+    await until(is_visible, lambda: f"the bodies {wanted}")
+    assert await broker.asked_anew() == []
     assert await broker.bodies() == wanted
-    assert len(broker.questions) == asked
+
+
+async def marked(broker: Life) -> bool:
+    """Whether the end of a transaction is in the log."""
+    return len(await broker.bodies(HALF_DONE_TOPIC)) > 0
 
 
 # Step at which the broker dies -> whether the next has to ask to know.
@@ -115,7 +145,7 @@ def test_a_commit_at_a_broker_that_dies_is_seen_once(tmp_path: Path, step: str) 
         async with life(tmp_path, answer=8) as second:
             await second.join()
             await settled(second, [b"it"])
-            assert bool(second.questions) == COMMITS[step]
+            assert bool(second.asked_about()) == COMMITS[step]
             assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(8))).code == 0
             assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(12))).code != 0
             assert await second.bodies() == [b"it"]
@@ -135,10 +165,9 @@ def test_a_rollback_at_a_broker_that_dies_is_never_seen(tmp_path: Path, step: st
             await first.died()
         async with life(tmp_path, answer=12) as second:
             await second.join()
-            while len(await second.bodies(HALF_DONE_TOPIC)) < 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await until(lambda: marked(second), "the mark of the rollback")
             await settled(second, [])
-            assert bool(second.questions) == (step == "rollback-before")
+            assert bool(second.asked_about()) == (step == "rollback-before")
             assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(12))).code == 0
             assert (await second.client.call(RequestCode.END_TRANSACTION, half.end(8))).code != 0
             assert await second.bodies() == []
@@ -162,10 +191,9 @@ def test_a_half_message_that_was_not_answered_is_rolled_back_when_it_is_asked_ab
         async with life(tmp_path, answer=12) as second:
             await second.join()
             if step == "half-after":
-                while not second.questions:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+                await until(lambda: marked(second), "the mark of the rollback")
             await settled(second, [])
-            assert [half.unique for half in second.questions] == (["U1"] if step == "half-after" else [])
+            assert second.asked_about() == ({"U1"} if step == "half-after" else set())
 
     run(scenario)
 
@@ -185,7 +213,7 @@ def test_a_check_at_a_broker_that_dies_is_made_again(tmp_path: Path, step: str) 
             await second.join()
             await settled(second, [b"it"])
             # The copy counts: what was put back and not asked about is not a second transaction.
-            assert len(second.questions) == 1
+            assert second.asked_about() == {"U1"}
             assert second.questions[0].offset == (2 if step == "back-after" else 1)
 
     run(scenario)
@@ -198,19 +226,29 @@ def test_what_was_being_parked_is_not_lost(tmp_path: Path, step: str) -> None:
     """Without its mark it is parked once more: an operator sees it twice rather than never."""
 
     async def scenario() -> None:
-        async with life(tmp_path, step) as first:
+        async with life(tmp_path, step, checks=2) as first:
             await first.join()
             with suppress(PenstockError):
                 await prepare(first.client, "U1", b"stuck")
             await first.died()
-        async with life(tmp_path) as second:
+        async with life(tmp_path, checks=2) as second:
             await second.join()
-            wanted = 2 if step == "park-torn" else 1
-            while len(await second.bodies(CHECK_MAX_TOPIC)) < wanted:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(QUIET_S)
-            assert await second.bodies(CHECK_MAX_TOPIC) == [b"stuck"] * wanted
+            wanted = [b"stuck"] * (2 if step == "park-torn" else 1)
+
+            async def parked() -> list[bytes]:
+                return [
+                    body
+                    for body in await second.bodies(CHECK_MAX_TOPIC)
+                    if not body.startswith(PROBE.encode())
+                ]
+
+            async def is_parked() -> bool:
+                return await parked() == wanted
+
+            await until(is_parked, "what was being parked")
             assert second.questions == []
+            assert await second.asked_anew() == []
+            assert await parked() == wanted
             assert await second.bodies() == []
 
     run(scenario)
@@ -232,22 +270,23 @@ def test_progress_survives_a_broker_that_is_killed_while_it_asks(tmp_path: Path)
                 await broker.client.call(RequestCode.END_TRANSACTION, known[0].end(8))
                 await broker.client.call(RequestCode.END_TRANSACTION, known[1].end(12))
                 committed.append(b"%d-0" % number)
-                while not broker.questions:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await until(lambda: broker.questions, "a question")
                 late = broker.questions[0]
                 await broker.client.call(RequestCode.END_TRANSACTION, late.end(8))
                 committed.append(late.unique[1:].encode())
         async with life(tmp_path, answer=12) as last:
             await last.join()
             halves = await last.bodies(HALF_TOPIC)
-            while not last.questions:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(QUIET_S)
+            ended = {f"U{m}-{n}" for m in range(2) for n in range(6)}
+            await until(lambda: last.questions, "a question")
+
+            async def are_rolled_back() -> bool:
+                return await last.asked_anew() == []
+
+            await until(are_rolled_back, "a round without questions")
             await settled(last, committed)
             assert len(halves) >= 12
-            assert {half.unique for half in last.questions} <= {
-                f"U{m}-{n}" for m in range(2) for n in range(6)
-            }
+            assert last.asked_about() <= ended
 
     run(scenario)
 
@@ -283,9 +322,9 @@ def test_a_program_that_dies_in_a_transaction_leaves_what_its_work_came_to(tmp_p
                 embedded.address, "shops", transaction_listener=Shop(), transaction_topics=["orders"]
             ):
                 assert embedded.broker is not None
-                while len(embedded.broker.transactions.open):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-                await asyncio.sleep(0.3)
+                transactions = embedded.broker.transactions
+                await until(lambda: not len(transactions.open), "the end of the transaction")
+                await transactions.checks.check()
             found = [message.body for queue in range(8) for message in stored(embedded, "orders", queue)]
             assert found == ([] if step == "entered" else [str(file).encode()])
             assert file.exists() == (step != "entered")

@@ -1,8 +1,9 @@
 """A broker that kills itself with SIGKILL at a given step of a transaction.
 
-    python -m tests.fault.transaction_broker DATA STEP
+    python -m tests.fault.transaction_broker DATA STEP CHECKS
 
-Prints its address. Steps are writes of the log, told apart by the topics that they are for:
+Prints its address. CHECKS is how often it asks about a transaction before it parks it.
+Steps are writes of the log, told apart by the topics that they are for:
 
     half-before, half-after          the half message
     commit-before, commit-after      the committed message and its mark
@@ -61,12 +62,12 @@ def deadly(broker: Broker, step: str) -> None:
     store.append_group = append_group  # type: ignore[method-assign]
 
 
-async def main(data: str, step: str) -> None:
+async def main(data: str, step: str, checks: str) -> None:
     options = BrokerOptions(
         port=0,
         transaction_check_interval_ms=100,
         transaction_timeout_ms=300,
-        transaction_check_max=2,
+        transaction_check_max=int(checks),
         offset_save_interval_ms=50,
     )
     broker = Broker(options, STORE, data, runtime=Runtime.system())

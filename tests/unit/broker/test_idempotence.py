@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.sequence_file import FILE_NAME
+from penstock.broker.topics import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.runtime import SeededEntropy
@@ -217,12 +218,12 @@ def test_a_message_for_later_is_stored_once_and_delivered_once(
                 await delivered_once(bench, again)
 
     async def delivered_once(bench: Bench, first: Command) -> None:
-        while not await bodies(bench, 2):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: bodies(bench, 2))
         assert answer(await send(bench.client, 1, b"later", 2, props=text)) == answer(first), (
             "it is due by now"
         )
-        await asyncio.sleep(0.3)
+        waiting = (SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC)
+        assert sum(bench.broker.store.max_offset(topic, 0) for topic in waiting) == 1
         assert await bodies(bench, 2) == [b"later"]
 
     run(scenario)
