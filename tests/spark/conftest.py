@@ -27,6 +27,7 @@ import penstock
 from penstock.testing import broker
 from tests.effort import LONG
 from tests.spark.processes import FEW_ROWS
+from tests.waiting import PATIENT_SENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +151,7 @@ class Node:
         self.address = address
         # Of the broker: what `.load(path)` opens is the store in it.
         self.directory = directory
-        self.producer = penstock.Producer(address, group="spark-tests", batch_size=512)
+        self.producer = penstock.Producer(address, group="spark-tests", batch_size=512, **PATIENT_SENDS)
         self.admin = penstock.Admin(address)
         # Now, so that their thread is not the leak of the first test that uses them.
         self.producer.start()

@@ -22,6 +22,7 @@ from penstock.message.hashing import java_string_hash
 from penstock.spark.reasons import reason_of
 from tests.effort import LONG, by_length
 from tests.spark.processes import QUICK_SETTINGS
+from tests.waiting import wait_until
 
 
 def stored(node, topic: str) -> list[penstock.ReceivedMessage]:
@@ -130,10 +131,8 @@ def test_queues_delays_and_topics_of_the_rows_themselves(spark, node):
     frame = spark.createDataFrame(rows, "topic string, body binary, queue int, delay int")
     write(node, frame)
     assert {(m.body, m.queue.queue_id) for m in stored(node, first)} == {(b"a", 1), (b"d", 0)}
-    deadline = time.monotonic() + 120
-    while len(stored(node, second)) < 2:  # the delayed one comes by itself, a second later
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    # The delayed one comes by itself, a second later.
+    wait_until(lambda: len(stored(node, second)) >= 2)
     found = {m.body: m for m in stored(node, second)}
     assert found[b"b"].queue.queue_id == 2
     assert found[b"c"].properties["DELAY"] == "1"

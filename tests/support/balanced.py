@@ -21,7 +21,7 @@ from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from penstock.testing.metadata import MemoryEnsemble
 from tests.support.coordinator_wire import FakeBroker, coordinator, leading
-from tests.waiting import until
+from tests.waiting import PATIENT_SENDS, until
 
 # No lease expires while its consumer lives, however slow the machine is.
 LEASE_MS = 60_000
@@ -118,7 +118,7 @@ class Cluster:
         return AsyncConsumer(self.node.address, group, **given)
 
     async def send(self, topic: str, texts: Iterable[str]) -> None:
-        async with AsyncProducer(self.node.address) as producer:
+        async with AsyncProducer(self.node.address, **PATIENT_SENDS) as producer:
             for number, text in enumerate(texts):
                 message = Message(topic, text.encode())
                 await producer.send(message, queue=await self.queue(producer, topic, number))

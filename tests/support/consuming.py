@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable
 
 import penstock
 from penstock.client.received import ReceivedMessage
+from tests.waiting import PATIENT_SENDS
 
 # A message that is handed back comes again at once instead of after 10 s and more.
 QUICK = {"delay_levels": " ".join(["0s"] * 18)}
 
 
 def send(address: str, topic: str, *bodies: bytes, tag: str = "", queue_key: str = "") -> None:
-    with penstock.Producer(address) as producer:
+    with penstock.Producer(address, **PATIENT_SENDS) as producer:
         for body in bodies:
             producer.send(topic, body, tag=tag, queue_key=queue_key)
 

@@ -14,6 +14,7 @@ from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.testing.embedded import EmbeddedBroker
 from tests.support.certificates import make_certificate
+from tests.waiting import PATIENT_SENDS
 
 # Not one of them is in any file, text or answer but the users' own file.
 SECRETS = {
@@ -51,7 +52,9 @@ class GuardedNode:
         keys: dict[str, Any] = {"access_key": "admin", "secret_key": SECRETS["admin"]}
         keys["tls"] = TlsOptions(trusted=certificate)
         self.admin = penstock.Admin(self.address, **keys)
-        self.producer = penstock.Producer(self.address, group="guarded", batch_size=512, **keys)
+        self.producer = penstock.Producer(
+            self.address, group="guarded", batch_size=512, **keys, **PATIENT_SENDS
+        )
 
     def options(self, user: str, secret: str = "", **more: str) -> dict[str, str]:
         keys = {"accessKey": user, "secretKey": secret or SECRETS[user]}

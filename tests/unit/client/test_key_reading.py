@@ -27,7 +27,7 @@ from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.support.balanced import cluster, create_topic
 from tests.support.consuming import QUICK
 from tests.unit.client.producer_cluster import cluster as fakes
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 
 @pytest.fixture
@@ -186,8 +186,11 @@ def test_the_registry_says_which_broker_has_the_partition_of_a_key_and_is_asked_
 
             routes._ask = counted  # type: ignore[method-assign]
             partitions = [f"{BROKER.broker_name}-{number}" for number in range(5)]
-            while [*await found.leader.store.children("/live/topics/T")] != partitions:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+
+            async def are_reported() -> bool:
+                return [*await found.leader.store.children("/live/topics/T")] == partitions
+
+            await until(are_reported)
             for number in range(20):
                 key = f"k{number}"
                 sent = await producer.send("T", key.encode(), keys=key)

@@ -20,12 +20,12 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection, Handler
 from penstock.testing import async_broker, broker
 from penstock.testing.embedded import EmbeddedBroker
-from tests.waiting import until, wait_until
+from tests.waiting import PATIENT_SENDS, until, wait_until
 
 
 def send(address: str, count: int, topic: str = "T", tag: str = "") -> list[bytes]:
     bodies = [b"%d" % number for number in range(count)]
-    with Producer(address) as producer:
+    with Producer(address, **PATIENT_SENDS) as producer:
         for body in bodies:
             producer.send(Message(topic, body, {"TAGS": tag} if tag else {}))
     return bodies

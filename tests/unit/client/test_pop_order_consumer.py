@@ -19,14 +19,14 @@ from penstock.protocol.command import Command
 from penstock.remoting import Connection
 from penstock.testing import broker
 from tests.unit.client.consumer_cluster import scripted
-from tests.waiting import until, wait_until
+from tests.waiting import PATIENT_SENDS, until, wait_until
 
 QUEUES = 4
 
 
 def send(address: str, count: int) -> None:
     """To every queue the numbers from 0 on."""
-    with Producer(address) as producer:
+    with Producer(address, **PATIENT_SENDS) as producer:
         for number in range(count):
             for queue in range(QUEUES):
                 target = MessageQueue("T", "test-broker", queue)

@@ -386,9 +386,10 @@ def test_brokers_and_topic_partitions_are_in_the_registry_while_they_are_there()
                 return await looking.children(path)
 
             async def wait_for(path: str, *names: str) -> None:
-                async with asyncio.timeout(60):
-                    while await children(path) != names:  # noqa: ASYNC110
-                        await asyncio.sleep(0.005)
+                async def are_there() -> bool:
+                    return await children(path) == names
+
+                await until(are_there, lambda: f"{names} below {path}")
 
             await wait_for("/live/brokers/c/broker-a", "1", "2")
             await wait_for("/live/topics/T", "broker-a-0", "broker-a-1")

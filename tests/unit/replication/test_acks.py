@@ -213,6 +213,7 @@ def test_what_is_confirmed_is_shown_before_anybody_is_answered() -> None:
     order: list[object] = []
     bench = Bench({1, 2}, bounds=order)
     bench.join(2)
+    order.clear()
     bench.tracker.when_replicated(50, ALL_IN_SYNC, order.append, 0)
     bench.ack(2, 50)
     assert order == [50, OK]
