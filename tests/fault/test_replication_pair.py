@@ -22,7 +22,7 @@ from tests.effort import by_length, first_seed
 from tests.fault.replication_node import STORE
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.store_pair import QUICK, Node, bodies, log_bytes, message
-from tests.waiting import until
+from tests.waiting import turns, until
 
 ROOT = Path(__file__).resolve().parents[2]
 # By turns the master is killed, and whom chance names.
@@ -278,7 +278,7 @@ def test_half_open_connections_hold_a_set_up_only_until_the_member_has_left(tmp_
         proxy.refuse(True)
         end = master.append(0, 20)
         waiting = asyncio.ensure_future(master.replicated(end))
-        await asyncio.sleep(0.05)
+        await turns()
         assert not waiting.done()
         assert bodies(master.store) == []
         assert await waiting is Outcome.REPLICATED

@@ -61,6 +61,7 @@ class FakeBroker:
         self.address = f"10.0.0.{broker_id}:10911"
         self.incarnation = 1
         self.epoch = 0
+        self.beats = 0
         self.notices: list[NotifyBrokerRoleChangedRequestHeader] = []
         self.told: list[SyncStateSet] = []
         self.on_notice: Callable[[], None] | None = None
@@ -167,6 +168,7 @@ class FakeBroker:
         while True:
             with contextlib.suppress(Exception):
                 self.epoch = (await self.state(at)).master_epoch
+                self.beats += 1
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:

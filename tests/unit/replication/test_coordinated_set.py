@@ -214,7 +214,8 @@ def test_an_empty_replica_gets_the_whole_log_or_the_last_segment(tmp_path: Path)
         assert last.store.log.min_offset == one.store.log.max_offset // 65536 * 65536
         assert log_bytes(last.store) == log_bytes(one.store)[last.store.log.min_offset :]
         await until(lambda: in_sync(one, 1, 2))
-        await asyncio.sleep(0.1)
+        one.append(1_500, 10)
+        await until(lambda: equal(one, whole, last))
         assert in_sync(one, 1, 2), "a learner never joins"
         await stop(whole, last, one)
 

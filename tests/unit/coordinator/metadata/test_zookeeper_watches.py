@@ -4,6 +4,7 @@ import asyncio
 
 from penstock.coordinator.metadata.zookeeper_watches import ZooKeeperWatches
 from penstock.errors import MetadataClosedError, MetadataUnavailableError
+from tests.unit.coordinator.virtual_time import VirtualClock, run_virtually
 from tests.waiting import until
 
 
@@ -87,7 +88,7 @@ def test_a_watch_that_cannot_be_set_is_tried_again_and_nobody_is_told_before() -
         await until(lambda: calls == ["/w"])
         await watches.stop()
 
-    asyncio.run(life())
+    run_virtually(life(), VirtualClock())
 
 
 def test_who_comes_second_is_told_too_and_the_last_to_go_ends_the_task() -> None:
