@@ -1,5 +1,9 @@
-"""An event loop whose time passes only while nobody has anything to do: hours of timeouts in milliseconds, and the
-same run each time."""
+"""An event loop whose time passes only while no task has anything to do: hours of timeouts in milliseconds, and the
+same run each time.
+
+A sleep in such a loop costs nothing and takes exactly as long as it says: tests choose the moment of an event with it
+(tests/unit/coordinator/metadata/test_memory_faults.py, test_election.py, offsets/test_storage.py).
+"""
 
 from __future__ import annotations
 
