@@ -156,13 +156,13 @@ class CuttingProxy:
         async def run() -> None:
             act()
 
-        asyncio.run_coroutine_threadsafe(run(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(run(), self.loop).result(60)
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self.loop).result(60)
         return self
 
     async def _start(self) -> None:
@@ -191,7 +191,7 @@ class CuttingProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._stop(), self.loop).result(60)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

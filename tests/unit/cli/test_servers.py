@@ -47,7 +47,7 @@ class Server:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=60)
             raise AssertionError(f"it ended with {process.returncode}: {err}")
         self.ready: dict[str, Any] = json.loads(line) if line.startswith("{") else {"line": line}
 
@@ -128,7 +128,7 @@ def test_up_is_ready_serves_and_stops_cleanly(tmp_path: Path) -> None:
                 ).is_ok  # at once: the ready line means known to the name server
             with Consumer(address, "g", start_from="first") as consumer:
                 consumer.subscribe("T")
-                (message,) = consumer.poll(32, 10)
+                (message,) = consumer.poll(32, 60)
                 assert (message.body, message.queue_offset >= 0) == (b"one", True)
                 consumer.commit()
             with Admin(address) as admin:

@@ -202,9 +202,9 @@ def test_a_new_group_begins_where_it_was_told(address: str) -> None:
         with Consumer(address, group=group, start_from=start) as consumer:
             consumer.subscribe("T")
             consumer.wait_assigned()
-            got = [message.body for message in consumer.poll(100, 0.3 if not expected else 5)]
+            got = [message.body for message in consumer.poll(100, 60 if expected else 0.3)]
             while len(got) < len(expected):
-                got += [message.body for message in consumer.poll(100, 5)]
+                got += [message.body for message in consumer.poll(100, 60)]
             assert got == expected, group
 
 
@@ -231,21 +231,21 @@ def test_assign_seek_poll_commit(address: str) -> None:
         [queue] = [q for q in consumer.queues("T") if _end(address, q) == 10]
         consumer.assign([queue])
         consumer.seek(queue, 4)
-        assert [m.body for m in consumer.poll(3, 5)] == [b"4", b"5", b"6"]
+        assert [m.body for m in consumer.poll(3, 60)] == [b"4", b"5", b"6"]
         assert consumer.position(queue) == 7
         assert consumer.committed(queue) is None
         consumer.commit()
         assert consumer.committed(queue) == 7
-        assert [m.body for m in consumer.poll(100, 5)] == [b"7", b"8", b"9"]
+        assert [m.body for m in consumer.poll(100, 60)] == [b"7", b"8", b"9"]
         assert consumer.poll(100, 0.05) == []
         consumer.seek_to_first(queue)
-        assert [m.body for m in consumer.poll(2, 5)] == [b"0", b"1"]
+        assert [m.body for m in consumer.poll(2, 60)] == [b"0", b"1"]
         consumer.seek_to_last(queue)
         assert consumer.poll(1, 0.05) == []
     with Consumer(address, group="g") as consumer:
         consumer.assign([queue])
         # Closing commits nothing by itself: 7 was the last commit.
-        assert [m.body for m in consumer.poll(1, 5)] == [b"7"]
+        assert [m.body for m in consumer.poll(1, 60)] == [b"7"]
 
 
 def test_a_queue_of_a_topic_not_looked_at_yet_can_be_asked_about(address: str) -> None:
@@ -270,11 +270,11 @@ def test_auto_commit_counts_a_poll_when_the_next_one_comes(address: str) -> None
     send(address, "T", *numbered(6), queue_key="k")
     with Consumer(address, group="g", start_from="first", auto_commit=True) as consumer:
         consumer.subscribe("T")
-        assert len(consumer.poll(3, 5)) == 3
-        assert len(consumer.poll(3, 5)) == 3
+        assert len(consumer.poll(3, 60)) == 3
+        assert len(consumer.poll(3, 60)) == 3
     with Consumer(address, group="g", start_from="first") as consumer:
         consumer.subscribe("T")
-        assert [m.body for m in consumer.poll(100, 5)] == [b"3", b"4", b"5"]
+        assert [m.body for m in consumer.poll(100, 60)] == [b"3", b"4", b"5"]
 
 
 def test_pause_and_resume(address: str) -> None:
@@ -285,7 +285,7 @@ def test_pause_and_resume(address: str) -> None:
         consumer.assign(queues)
         assert consumer.poll(1, 0.1) == []
         consumer.resume(queues)
-        assert [m.body for m in consumer.poll(1, 5)] == [b"1"]
+        assert [m.body for m in consumer.poll(1, 60)] == [b"1"]
 
 
 def test_assigning_what_is_not_there_is_an_error(address: str) -> None:
@@ -324,7 +324,7 @@ def test_an_offset_outside_the_queue_is_corrected_by_the_broker(address: str) ->
         assert consumer.poll(1, 0.5) == []
         assert consumer.position(queue) == 1
         send(address, "T", b"1", queue_key="k")
-        assert [m.body for m in consumer.poll(1, 5)] == [b"1"]
+        assert [m.body for m in consumer.poll(1, 60)] == [b"1"]
 
 
 # -- listeners -----------------------------------------------------------------------------------------------
@@ -420,11 +420,11 @@ def test_async_iteration_and_poll(address: str) -> None:
         async with AsyncConsumer(address, group="g", start_from="first") as consumer:
             await consumer.subscribe("T")
             queues = [q for q in await consumer.wait_assigned() if consumer.position(q) == 4]
-            assert [m.body for m in await consumer.poll(2, 5)] == [b"4", b"5"]
+            assert [m.body for m in await consumer.poll(2, 60)] == [b"4", b"5"]
             await consumer.commit()
             assert await consumer.committed(queues[0]) == 6
             await consumer.seek_to_time(queues[0], 0)
-            assert (await consumer.poll(1, 5))[0].body == b"0"
+            assert (await consumer.poll(1, 60))[0].body == b"0"
 
     asyncio.run(scenario())
 
@@ -486,11 +486,11 @@ def test_closing_waits_for_the_listener_and_stores_what_it_did(address: str) -> 
 
 
 def test_closing_does_not_wait_for_ever(address: str) -> None:
-    begun, release = threading.Event(), threading.Event()
+    begun, release, ended = threading.Event(), threading.Event(), list[bool]()
 
     def hanging(message: object) -> None:
         begun.set()
-        release.wait(20)
+        ended.append(release.wait(120))
 
     send(address, "T", b"1", queue_key="k")
     consumer = Consumer(
@@ -498,9 +498,8 @@ def test_closing_does_not_wait_for_ever(address: str) -> None:
     ).start()
     consumer.subscribe("T")
     assert begun.wait(60)
-    began = time.monotonic()
     consumer.close()
-    assert time.monotonic() - began < 5
+    assert not ended, "the listener still hangs"
     release.set()
     with Consumer(address, group="g", start_from="first") as again:
         again.subscribe("T")

@@ -18,7 +18,7 @@ from penstock.remoting import RemotingClient, check
 from penstock.runtime import Runtime
 from penstock.testing import broker
 from tests.support.consuming import QUICK, Seen, numbered, send, take
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def dead_letters(address: str, group: str, count: int) -> list[ReceivedMessage]:
     with Consumer(address, group=f"{group}-watch", start_from="first") as consumer:
         consumer.subscribe(f"%DLQ%{group}")
         found: list[ReceivedMessage] = []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while len(found) < count and time.monotonic() < deadline:
             found += consumer.poll(100, 0.2)
         return found
@@ -154,7 +154,7 @@ def test_a_delay_is_kept(address: str) -> None:
             wait_until(lambda: len(seen.messages) == 1)
             began = time.monotonic()
             wait_until(lambda: len(seen.messages) == 2)
-        assert 0.9 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.9
 
 
 def test_if_the_broker_does_not_take_a_message_back_a_copy_is_sent(address: str) -> None:
@@ -209,7 +209,7 @@ def test_a_message_that_takes_too_long_is_handed_back(address: str) -> None:
 
     def hang_once(message: ReceivedMessage) -> None:
         if not message.tries:
-            release.wait(20)
+            release.wait(120)
 
     seen = Seen(hang_once)
     send(address, "T", b"slow", queue_key="k")
@@ -287,7 +287,7 @@ def test_in_order_one_consumer_at_a_time_has_a_queue(address: str) -> None:
     def slow(message: ReceivedMessage) -> None:
         events.append(("begin", message.body))
         begun.set()
-        release.wait(20)
+        release.wait(120)
         events.append(("end", message.body))
 
     def quick(message: ReceivedMessage) -> None:

@@ -205,7 +205,7 @@ def test_closing_waits_for_no_rest() -> None:
         one.take(1)
         one.consumption.settle(Report(one.owner, failed=[(one.messages[0], RETRY)]))
         one.handout.retire(one.owner)
-        await asyncio.wait_for(one.consumption.drain(), 1)
+        await asyncio.wait_for(one.consumption.drain(), 60)
         assert one.owner.in_hand == 0
         one.consumption.cancel()
 

@@ -123,7 +123,7 @@ def test_a_thread_waits_until_there_is_something() -> None:
     thread = threading.Thread(target=take)
     thread.start()
     fill(handout, queue, 1)
-    thread.join(5)
+    thread.join(60)
     assert offsets(got[0].messages) == [0]
     assert handout.wait(1, timeout_s=0.01) is None
 
@@ -136,7 +136,7 @@ def test_closing_sends_waiting_threads_home() -> None:
         thread.start()
     handout.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert got == [None, None, None]
     fill(handout, owner(), 1)
     assert handout.wait() is None

@@ -67,7 +67,7 @@ def test_errors_come_back_and_a_timeout_cancels(thread):
 
     with pytest.raises(TimeoutError):
         thread.run(watched(), timeout_s=0.01)
-    assert ended.wait(2)
+    assert ended.wait(60)
 
 
 def test_what_still_runs_is_cancelled_at_the_end():

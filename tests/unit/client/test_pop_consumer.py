@@ -60,7 +60,7 @@ def test_popping_by_hand() -> None:
             consumer.subscribe("T")
             found: list[ReceivedMessage] = []
             while len(found) < 3:
-                found += consumer.pop(max_messages=3, timeout_s=10)
+                found += consumer.pop(max_messages=3, timeout_s=60)
             assert sorted(m.body for m in found) == bodies
             assert {(m.topic, m.tries) for m in found} == {("T", 0)}
             first, second, third = sorted(found, key=lambda message: message.body)
@@ -70,7 +70,7 @@ def test_popping_by_hand() -> None:
                 consumer.ack(first)
             # In hand for longer than the time that was asked for, and still ours.
             time.sleep(5.2)
-            [again] = consumer.pop(timeout_s=10)
+            [again] = consumer.pop(timeout_s=60)
             assert (again.body, again.tries, again.topic) == (b"1", 1, "T")
             consumer.ack(again)
             consumer.ack(third)
@@ -97,7 +97,7 @@ def test_iterating_and_what_is_left_at_the_end() -> None:
                     if len(seen) == 10:
                         break
             assert sorted(seen) == bodies
-            assert time.monotonic() - begun < 20
+            assert time.monotonic() - begun < 50
 
     asyncio.run(scenario())
 
@@ -119,7 +119,7 @@ def test_a_listener_that_fails_and_dead_letters() -> None:
         assert tried == {b"0": 1, b"1": 3}
         with Consumer(address, group="graves", start_from="first") as consumer:
             consumer.subscribe("%DLQ%g")
-            [dead] = consumer.poll(timeout_s=10)
+            [dead] = consumer.poll(timeout_s=60)
             assert dead.body == b"0"
 
 
@@ -132,13 +132,13 @@ def test_messages_of_a_consumer_that_died_come_to_another() -> None:
             await dead.subscribe("T")
             taken: list[ReceivedMessage] = []
             while len(taken) < 3:
-                taken += await dead.pop(timeout_s=10)
+                taken += await dead.pop(timeout_s=60)
             await dead.core.abandon()
             async with AsyncConsumer(address, **settings) as consumer:  # type: ignore[arg-type]
                 await consumer.subscribe("T")
                 found: list[ReceivedMessage] = []
                 while len(found) < 3:
-                    found += await consumer.pop(timeout_s=10)
+                    found += await consumer.pop(timeout_s=60)
                 for message in found:
                     consumer.ack(message)
             assert sorted(message.body for message in found) == bodies
@@ -156,7 +156,7 @@ def test_tags_are_filtered() -> None:
             consumer.subscribe("T", "b")
             found: list[ReceivedMessage] = []
             while len(found) < 2:
-                found += consumer.pop(timeout_s=10)
+                found += consumer.pop(timeout_s=60)
             assert [message.tag for message in found] == ["b", "b"]
             for message in found:
                 consumer.ack(message)
@@ -172,7 +172,7 @@ def test_sql_conditions_are_the_brokers_work() -> None:
             consumer.subscribe("T", sql="price between 2 and 3")
             found: list[ReceivedMessage] = []
             while len(found) < 2:
-                found += consumer.pop(timeout_s=10)
+                found += consumer.pop(timeout_s=60)
             assert sorted(message.body for message in found) == [b"2", b"3"]
             for message in found:
                 consumer.ack(message)
@@ -192,7 +192,7 @@ def test_acknowledgements_are_repeated() -> None:
                 await consumer.subscribe("T")
                 found: list[ReceivedMessage] = []
                 while len(found) < 4:
-                    found += await consumer.pop(timeout_s=10)
+                    found += await consumer.pop(timeout_s=60)
                 assert embedded.broker is not None
                 pop = embedded.broker.pop
                 assert pop is not None

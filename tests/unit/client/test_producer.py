@@ -144,9 +144,9 @@ def test_a_callback_may_send_but_not_wait(address):
                 outcome.set_result((refused, producer.send_async("Callback", b"fine")))
 
         producer.enqueue("Callback", b"x", on_result=on_result)
-        refused, later = outcome.result(10)
+        refused, later = outcome.result(60)
         assert "event loop" in str(refused)
-        assert later.result(10).queue.topic == "Callback"
+        assert later.result(60).queue.topic == "Callback"
 
 
 def test_a_closed_producer_says_so(address):
@@ -214,7 +214,7 @@ def test_a_cancelled_future_does_not_disturb_its_batch(address):
     with Producer(address, linger_ms=50) as producer:
         first, second = (producer.send_async("Cancel", b"%d" % n) for n in range(2))
         assert first.cancel()
-        assert second.result(10).queue_offset in (0, 1)
+        assert second.result(60).queue_offset in (0, 1)
 
 
 @pytest.mark.seed("S2-50")

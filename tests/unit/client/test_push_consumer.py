@@ -100,7 +100,7 @@ def test_failures_are_retried_and_end_among_the_dead_letters() -> None:
             wait_until(lambda: seen.bodies.count(b"1") == 3)
         with penstock.Consumer(address, group="graves", start_from="first") as graves:
             graves.subscribe("%DLQ%g")
-            assert [message.body for message in graves.poll(timeout_s=10)] == [b"0"]
+            assert [message.body for message in graves.poll(timeout_s=60)] == [b"0"]
 
 
 @pytest.mark.abuse("A15")
@@ -159,7 +159,7 @@ def test_assigned_queues_are_pushed_too() -> None:
             consumer.assign(consumer.queues("T"))
             found: list[bytes] = []
             while len(found) < 8:
-                found += [message.body for message in consumer.poll(timeout_s=5)]
+                found += [message.body for message in consumer.poll(timeout_s=60)]
             assert sorted(found) == numbered(8)
 
 

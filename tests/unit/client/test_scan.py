@@ -226,7 +226,7 @@ def test_progress_of_a_group_is_committed_and_shows_as_lag(scan, address):
             0: 0,
             1: 2,
         }
-    scan.commit_soon("spark", {second: 5}).result(5)
+    scan.commit_soon("spark", {second: 5}).result(60)
     with penstock.Admin(address) as admin:
         assert admin.offsets("spark", "T")[second.queue] == 5
 
@@ -242,7 +242,7 @@ def test_a_topic_that_was_deleted_holds_up_no_commit_of_another(scan, address, m
             scan.commit("spark", {gone: 1} | dict.fromkeys(kept, 2))
         assert admin.offsets("spark", "T") == {queue.queue: 2 for queue in kept}
         failures: dict[QueueId, PenstockError] = {}
-        scan.commit_soon("spark", {gone: 1} | dict.fromkeys(kept, 1), failures=failures).result(5)
+        scan.commit_soon("spark", {gone: 1} | dict.fromkeys(kept, 1), failures=failures).result(60)
         assert list(failures) == [gone]
         assert admin.offsets("spark", "T") == {queue.queue: 1 for queue in kept}
         until_retry_topics(admin, "%RETRY%spark")

@@ -103,22 +103,22 @@ def test_an_append_waits_for_the_segment_that_is_being_prepared(
 
     def slow(*arguments: object) -> Segment:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return made(*arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Segment, "create", staticmethod(slow))
         keeper = threading.Thread(target=store.log.prepare)
         keeper.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         writer = threading.Thread(target=fill_to, args=(store, SEGMENT + 1))
         writer.start()
         writer.join(0.2)
         assert writer.is_alive(), "waits"
         assert store.log.max_offset <= SEGMENT
         go_on.set()
-        keeper.join(10)
-        writer.join(10)
+        keeper.join(60)
+        writer.join(60)
     made_files = [entry.path for entry in disk.log if entry.op == "allocate" and names(1)[0] in entry.path]
     assert len(made_files) == 1
     assert segments_in(tmp_path) == names(0, 1)

@@ -75,7 +75,7 @@ def test_rolls_are_synced_in_order(tmp_path: Path) -> None:
                 assert len([s for s in store.log.segments if s]) > 3
                 await asyncio.wait_for(flusher.flushed(ends[-1]), 60)
                 assert store.flusher.flushed_offset == ends[-1]
-                await asyncio.wait_for(flusher.flushed(ends[0]), 1)
+                await asyncio.wait_for(flusher.flushed(ends[0]), 60)
             finally:
                 flusher.stop()
 

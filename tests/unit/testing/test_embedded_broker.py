@@ -33,7 +33,7 @@ def test_messages_go_through_it() -> None:
             consumer.subscribe("T")
             received: list[str] = []
             while len(received) < 50:
-                received += [message.msg_id for message in consumer.poll(64, 10)]
+                received += [message.msg_id for message in consumer.poll(64, 60)]
             consumer.commit()
         assert sorted(received) == sorted(sent)
         with Admin(address) as admin:
@@ -95,7 +95,7 @@ def test_clients_that_forgot_to_close_do_not_hold_it_up() -> None:
     with penstock.testing.broker() as address:
         consumer = Consumer(address, "g").start()
         consumer.subscribe("T")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         consumer.close(timeout_s=0.1)

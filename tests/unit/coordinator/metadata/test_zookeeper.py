@@ -35,7 +35,7 @@ def test_a_zookeeper_that_cannot_be_reached_is_named() -> None:
         started = time.monotonic()
         with pytest.raises(MetadataUnavailableError, match=f"127.0.0.1:{port}") as error:
             await store.start()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         assert error.value.hint
         assert store.state is SessionState.LOST
         await store.stop()
