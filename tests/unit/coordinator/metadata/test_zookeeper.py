@@ -19,28 +19,23 @@ from tests.waiting import until
 pytestmark = pytest.mark.java
 
 
-def closed_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.mark.fault("F11")
 @pytest.mark.seed("S0-6")
 def test_a_zookeeper_that_cannot_be_reached_is_named() -> None:
-    port = closed_port()
-
-    async def whole() -> None:
-        store = ZooKeeperMetadata(ZooKeeperOptions(f"127.0.0.1:{port}", connect_timeout_ms=300))
+    async def whole(address: str) -> None:
+        store = ZooKeeperMetadata(ZooKeeperOptions(address, connect_timeout_ms=300))
         started = time.monotonic()
-        with pytest.raises(MetadataUnavailableError, match=f"127.0.0.1:{port}") as error:
+        with pytest.raises(MetadataUnavailableError, match=address) as error:
             await store.start()
         assert time.monotonic() - started < 30
         assert error.value.hint
         assert store.state is SessionState.LOST
         await store.stop()
 
-    asyncio.run(whole())
+    # Bound and not listened at: nothing else gets the port, and connections are refused.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        asyncio.run(whole(f"127.0.0.1:{closed.getsockname()[1]}"))
 
 
 @pytest.mark.fault("F11")

@@ -401,10 +401,6 @@ def test_a_thousand_offsets_are_written_side_by_side(zookeeper: ZooKeeperEnsembl
 def test_a_zookeeper_that_cannot_be_reached_is_logged_with_its_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-
     async def life() -> None:
         storage = zookeeper_offset_storage(
             OffsetStorageOptions(hosts=address, connect_timeout_ms=300), BROKER
@@ -413,6 +409,10 @@ def test_a_zookeeper_that_cannot_be_reached_is_logged_with_its_address(
             await storage.start()
         await storage.stop()
 
-    asyncio.run(life())
+    # Bound and not listened at: nothing else gets the port, and connections are refused.
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        asyncio.run(life())
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert address in record.getMessage()
