@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.pop_service import LAG_MAX, REVIVE_GROUP
+from penstock.protocol.codes import RequestCode
 from penstock.runtime import Runtime
 from penstock.runtime.clock import SystemClock
 from penstock.testing import ManualClock
@@ -74,13 +75,13 @@ def later(seconds: int) -> Runtime:
     return Runtime(clock=LaterClock(seconds))
 
 
-def saved_offset(path: Path) -> int:
+def saved_offset(path: Path, group: str = GROUP) -> int:
     """What the file has for queue 0; -1: nothing."""
     file = path / "config" / "consumerOffset.json"
     if not file.exists():
         return -1
     table = json.loads(file.read_bytes())["offsetTable"]
-    return int(table.get(f"T@{GROUP}", {}).get("0", -1))
+    return int(table.get(f"T@{group}", {}).get("0", -1))
 
 
 async def everything(client: Client, count: int) -> list[Popped]:
@@ -108,7 +109,11 @@ def test_killed_when_messages_are_popped(tmp_path: Path, buffer: tuple[str, ...]
             if is_saved and not buffer:
                 await until(lambda: saved_offset(tmp_path) == 3)
             elif is_saved:
-                await asyncio.sleep(0.2)  # four times the interval in which offsets are saved
+                # The offsets are saved after the pop: the file has what was committed later.
+                await client.heartbeat("other")
+                fields = {"topic": "T", "queueId": "0", "consumerGroup": "other", "commitOffset": "1"}
+                assert (await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+                await until(lambda: saved_offset(tmp_path, "other") == 1)
         async with running(tmp_path, runtime=later(10)) as bench:
             rest = await everything(bench.client, 5)
             assert sorted(one.body for one in rest) == bodies
