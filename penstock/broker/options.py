@@ -102,8 +102,8 @@ class BrokerOptions:
     host: str = "127.0.0.1"
     # Port to listen on; 0 takes any free one (listenPort).
     port: int = 10911
-    # Whether to listen on the port two below as well (10909), as RocketMQ does: its dashboard, its slaves and clients with
-    # `vipChannelEnabled` send there. If that port is taken, or `port` is 0, the broker runs without it.
+    # Whether to listen on the port two below as well (10909), as RocketMQ does: its dashboard, its slaves and
+    # clients with `vipChannelEnabled` send there. If that port is taken, or `port` is 0, the broker runs without it.
     vip_listener: bool = True
     # Address that routes and message ids carry, as `host` or `host:port`. Empty: the address that a client dialled
     # is the one it is given back, and name servers are told the listening address (brokerIP1).

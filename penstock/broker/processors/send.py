@@ -392,7 +392,8 @@ def _with_suffix(batch: bytes, suffix: dict[str, str], numbered: Numbered | None
         found = text.decode(record.properties)
         pairs = text.parse(found)
         put = suffix if numbered is None else {**numbered.properties(number), **suffix}
-        stored = text.changed(found, pairs, text.BROKERS_OWN if pairs.get(text.WAIT) == "true" else _OWN_BUT_WAIT, put)
+        drop = text.BROKERS_OWN if pairs.get(text.WAIT) == "true" else _OWN_BUT_WAIT
+        stored = text.changed(found, pairs, drop, put)
         items.append(encode_batch_record(record.body, text.encode(stored), record.flag))
     return b"".join(items)
 

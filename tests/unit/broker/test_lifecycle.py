@@ -290,7 +290,9 @@ def test_a_broker_whose_vip_port_is_taken_runs_without_it(
     with port_with_vip_port() as (port, below):
         below.listen()
         run(lambda: scenario(port))
-    warnings = [record.getMessage() for record in caplog.records if "vipChannelEnabled" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if "vipChannelEnabled" in record.getMessage()
+    ]
     assert len(warnings) == 1
     assert f"127.0.0.1:{port - 2}" in warnings[0]
 
