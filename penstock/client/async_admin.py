@@ -32,7 +32,7 @@ from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.key_reading import KeyedValues, KeyReading
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings, require_range
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
@@ -56,6 +56,7 @@ from penstock.remoting import RpcHook, TlsOptions, check
 from penstock.runtime import Runtime
 
 READ_WRITE = 6
+_INT32_MAX = 2**31 - 1
 _ROUTE_WAIT_MS = 2_000
 _INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
 _INTERNAL_TOPICS = frozenset(
@@ -150,9 +151,16 @@ class AsyncAdmin:
         cluster: str = "",
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
+        shrink: bool = False,
     ) -> None:
-        """Create a topic at every broker, or change the one that is there; returns when it has a route."""
+        """Create a topic at every broker, or change the one that is there; returns when it has a route.
+
+        With fewer queues than it has, the messages of the other queues can no longer be read: that needs `shrink`.
+        """
+        require_range("queues", queues, 1, _INT32_MAX)
         calls = self._calls
+        if not shrink:
+            await self._refuse_to_shrink(topic, queues, cluster)
         header = CreateTopicRequestHeader(
             topic=topic,
             read_queue_nums=queues,
@@ -163,6 +171,21 @@ class AsyncAdmin:
         )
         await calls.ask_each(await calls.masters(cluster), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         await self._until_routed(topic)
+
+    async def _refuse_to_shrink(self, topic: str, queues: int, cluster: str) -> None:
+        try:
+            route = await self._calls.instance.routes.refresh(topic)
+        except RouteNotFoundError:
+            return
+        for found in route.queues:
+            broker = route.brokers.get(found.broker_name)
+            count = max(found.read_queue_nums, found.write_queue_nums)
+            if count > queues and (not cluster or (broker is not None and broker.cluster == cluster)):
+                raise OptionError(
+                    f"topic {topic!r} has {count} queues on {found.broker_name}: with {queues}, the messages of "
+                    f"the other {count - queues} can no longer be read",
+                    f"use {count} or more queues; to hide those messages on purpose: shrink=True, or --shrink",
+                )
 
     async def _until_routed(self, topic: str) -> None:
         """Brokers tell the name servers at once, but not before they answer us."""
