@@ -12,7 +12,8 @@ started in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -36,10 +37,16 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_cli
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
-from penstock.errors import ClientClosedError, OptionError, PenstockError, RouteNotFoundError
+from penstock.errors import (
+    ClientClosedError,
+    OptionError,
+    PenstockError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.protocol.bodies.push import PushListBody, PushResumed
-from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
+from penstock.protocol.bodies.route import ClusterInfo, GroupList, KVTable, TopicList
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.bodies.tables import decode_topic_config
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -394,7 +401,8 @@ class AsyncAdmin:
     # -- health ----------------------------------------------------------------------------------------------
 
     async def cluster_status(self) -> ClusterStatus:
-        """Who is there and how they are; whoever does not answer is listed with the reason."""
+        """The brokers of the cluster and how they are. One that does not answer is listed with the reason, and so is
+        one that died and has not registered again, if a name server of Penstock has seen it die."""
         calls = self._calls
         command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         answers, cluster = await asyncio.gather(
@@ -408,7 +416,7 @@ class AsyncAdmin:
             )
         )
         alive = {address: isinstance(answer, Command) for address, answer in answers.items()}
-        return ClusterStatus(alive, tuple(brokers))
+        return ClusterStatus(alive, (*brokers, *_down(answers.values(), brokers)))
 
     async def _broker_status(self, name: str, broker_id: int, cluster: str, address: str) -> BrokerStatus:
         try:
@@ -446,6 +454,28 @@ class AsyncAdmin:
 def is_internal_topic(name: str) -> bool:
     """Whether the system made a topic for itself, as far as its name tells."""
     return name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIXES)
+
+
+def _down(
+    answers: Iterable[Command | RemotingError], brokers: Iterable[BrokerStatus]
+) -> Iterator[BrokerStatus]:
+    """The brokers that any name server has seen die, unless another one knows that they live."""
+    seen = {(broker.cluster, broker.address) for broker in brokers}
+    for answer in answers:
+        if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
+            continue
+        for lost in ClusterInfo.decode(answer.body).lost_brokers:
+            if (lost.cluster, lost.address) not in seen:
+                seen.add((lost.cluster, lost.address))
+                since = datetime.fromtimestamp(lost.lost_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                yield BrokerStatus(
+                    lost.broker_name,
+                    lost.broker_id,
+                    lost.cluster,
+                    lost.address,
+                    error=f"down since {since}",
+                    down_since_ms=lost.lost_ms,
+                )
 
 
 def _first_number(text: str) -> float:
