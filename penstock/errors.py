@@ -55,7 +55,16 @@ A broken invariant is not in this tree: it is `invariant()` below, which also su
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """`did you mean x?`, or nothing if no known name looks like this one."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, list(known), 1, likeness)
+    return f"did you mean {found[0]}?" if found else ""
 
 
 def install_hint(extra: str) -> str:

@@ -34,6 +34,9 @@ LEAK_GRACE_S = 10.0
 DESCRIPTORS = Path("/proc/self/fd")
 MEMORY_ROOM_BYTES = 2 << 30
 
+# A broker's VIP port is two below its port: below a reserved port, that may be another test's. Tests of it say so.
+os.environ.setdefault("PENSTOCK_BROKER_VIP_LISTENER", "false")
+
 # In the background of a shell these are ignored, and so they would be in every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

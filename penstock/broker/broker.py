@@ -63,7 +63,7 @@ from penstock.broker.topics import Topics
 from penstock.broker.transactions import Transactions
 from penstock.broker.writing import MessageWriter
 from penstock.broker.zookeeper_offsets import ZooKeeperOffsets, zookeeper_offsets
-from penstock.errors import StoreClosedError
+from penstock.errors import ConnectError, StoreClosedError
 from penstock.message import HostAddress
 from penstock.protocol.codes import RequestCode
 from penstock.remoting import Connection, ProcessorTable, RemotingOptions, RemotingServer, TlsOptions
@@ -227,12 +227,20 @@ class Broker:
             await self.place.start()
         if self.options.port:
             await self.server.start()
-        if self.options.vip_listener:
-            self._vip_server = self._make_server(self.listening().port - 2, self._vip_table)
-            await self._vip_server.start()
+        if self.options.vip_listener and self.options.port > 2:
+            await self._open_vip_port(self.options.port - 2)
         self._begin()
         self._is_started = True
         _LOG.info("broker %s answers on %s", self.options.broker_name, self.address)
+
+    async def _open_vip_port(self, port: int) -> None:
+        server = self._make_server(port, self._vip_table)
+        try:
+            await server.start()
+        except ConnectError as error:
+            _LOG.warning("clients with vipChannelEnabled cannot send to this broker: %s", error.message)
+        else:
+            self._vip_server = server
 
     async def _open_store(self) -> MessageStore:
         """In a thread: after a crash it reads the end of the log, which may be long."""

@@ -102,8 +102,9 @@ class BrokerOptions:
     host: str = "127.0.0.1"
     # Port to listen on; 0 takes any free one (listenPort).
     port: int = 10911
-    # Whether to listen on the port two below as well, where clients with `vipChannelEnabled` send (10909).
-    vip_listener: bool = False
+    # Whether to listen on the port two below as well (10909), as RocketMQ does: its dashboard, its slaves and
+    # clients with `vipChannelEnabled` send there. If that port is taken, or `port` is 0, the broker runs without it.
+    vip_listener: bool = True
     # Address that routes and message ids carry, as `host` or `host:port`. Empty: the address that a client dialled
     # is the one it is given back, and name servers are told the listening address (brokerIP1).
     advertised_address: str = ""
@@ -212,7 +213,7 @@ class BrokerOptions:
     # found and where to go on; others wait for so long.
     filter_time_max_ms: int = 10
     # Characters of one subscription expression, tags, SQL92 or keys.
-    expression_size_max: int = 8_192
+    expression_size_max: int = 16_384
     # Keys that one subscription by keys may name.
     subscription_keys_max: int = 256
     # Bytes of one heartbeat; every client sends one each 30 s.
@@ -439,11 +440,6 @@ class BrokerOptions:
             self.role is not BrokerRole.SLAVE or self.broker_id > 0,
             "role",
             "a slave needs a broker_id above 0; 0 is the master's",
-        )
-        self._require(
-            not self.vip_listener or self.port > 2,
-            "vip_listener",
-            "it needs a port of its own, two below the port",
         )
         self._require(self.permission <= 7, "permission", "use 6 for read and write, 4 or 2 for one of them")
         self._require(

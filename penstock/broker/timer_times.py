@@ -9,7 +9,7 @@ due.
     recall       the handle that a send is answered with (`protocol/recall.py`)
 
 Rules: what is no number, negative, or further away than allowed is refused with 13, never taken for "now" (A18). A
-time that has passed is now, as in RocketMQ. Values only, no I/O.
+time that has passed, however long ago, is now, as in RocketMQ. Values only, no I/O.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _UNITS_MS = {"TIMER_DELAY_SEC": 1_000, "TIMER_DELAY_MS": 1, DELIVER_MS: 0}
 ASKING = tuple(_UNITS_MS)
 _DIGITS_MAX = 19
 _INT64_MAX = 2**63 - 1
-# Times before 1973 are seconds that were taken for milliseconds.
-_SECONDS_BELOW_MS = 100_000_000_000
 
 
 class Timing(NamedTuple):
@@ -59,8 +57,6 @@ def asked_ms(pairs: Mapping[str, str], now_ms: int, delay_max_ms: int) -> int:
         if not asked.isascii() or not asked.isdigit() or len(asked) > _DIGITS_MAX or int(asked) > _INT64_MAX:
             raise _illegal(f"{name} is {asked[:40]!r}", "use a whole number that is not negative")
         number = int(asked)
-        if not unit_ms and 0 < number < _SECONDS_BELOW_MS:
-            raise _illegal(f"{name} is {number}, which is a time before 1973", "use milliseconds since 1970")
         due_ms = now_ms + number * unit_ms if unit_ms else number
         if due_ms - now_ms > delay_max_ms:
             raise _illegal(

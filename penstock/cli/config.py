@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.cli.config_text import Line, read_properties, read_toml
-from penstock.cli.settings import Setting, build, nearest, option_names
-from penstock.errors import OptionError
+from penstock.cli.settings import Setting, build, option_names
+from penstock.errors import OptionError, did_you_mean
 
 Options = TypeVar("Options")
 
@@ -67,7 +67,9 @@ class Configuration:
     def add(self, setting: Setting) -> None:
         """Take a setting over what earlier sources said."""
         if setting.section not in SECTIONS:
-            hint = nearest(setting.section, SECTIONS) or f"sections are {', '.join(filter(None, SECTIONS))}"
+            hint = (
+                did_you_mean(setting.section, SECTIONS) or f"sections are {', '.join(filter(None, SECTIONS))}"
+            )
             raise OptionError(f"{setting.origin}: there is no section {setting.section!r}", hint)
         if setting.section not in self._names:
             return
@@ -84,7 +86,7 @@ class Configuration:
         elsewhere = [section for section, names in self._names.items() if setting.name in names]
         if elsewhere:
             return f"it belongs to {' or '.join(f'[{s}]' if s else 'the part before any table' for s in elsewhere)}"
-        return nearest(setting.name, self._names[setting.section]) or "docs/configuration.md lists all"
+        return did_you_mean(setting.name, self._names[setting.section]) or "docs/configuration.md lists all"
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Configuration:
             if variable in expected and value:
                 self.add(Setting(*expected[variable], value, variable))
             elif variable not in expected and variable.startswith(prefixes) and variable not in OF_CLIENTS:
-                advice = nearest(variable, expected)
+                advice = did_you_mean(variable, expected)
                 self.warnings.append(
                     f"{variable} is not known and has no effect{'; ' + advice if advice else ''}"
                 )

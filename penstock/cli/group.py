@@ -99,13 +99,13 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
 
 def _describe(admin: Admin, name: str) -> GroupDescription:
     """A group that nobody ever heard of is an error, not an empty one."""
-    from penstock.cli.settings import nearest
-    from penstock.errors import PenstockError
+    from penstock.errors import PenstockError, did_you_mean
 
     known = admin.list_groups(internal=True)
     if name not in known:
         raise PenstockError(
-            f"there is no group {name}", nearest(name, known) or "`penstock group list` shows those there are"
+            f"there is no group {name}",
+            did_you_mean(name, known) or "`penstock group list` shows those there are",
         )
     return admin.describe_group(name)
 

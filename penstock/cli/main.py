@@ -8,7 +8,6 @@ Commands are imported when they are called: `penstock --help` loads neither the 
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,12 +17,14 @@ import click
 
 from penstock import __version__
 from penstock.cli.escaping import one_line
+from penstock.cli.lazy_group import LazyGroup
 from penstock.errors import PenstockError
 
 # Name: module, attribute, what `penstock --help` says.
 COMMANDS = {
     "acl": ("penstock.cli.acl", "acl", "Add users, show what they may do, explain a refusal."),
     "broker": ("penstock.cli.servers", "broker", "Run a broker."),
+    "completion": ("penstock.cli.completion", "completion", "Print or install completion for a shell."),
     "consume": ("penstock.cli.consume", "consume", "Print the messages of TOPIC."),
     "coordinator": ("penstock.cli.servers", "coordinator", "Run a coordinator."),
     "demo": (
@@ -64,22 +65,10 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 
-class RootGroup(click.Group):
+class RootGroup(LazyGroup):
     """Imports a command when it is called, and ends every error in one line."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
-        return command if isinstance(command, click.Command) else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+    lazy = COMMANDS
 
     def invoke(self, ctx: click.Context) -> Any:
         """Output that nobody reads any more ends the command, also if that shows only at the last flush."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.cli.config_text import Line
-from penstock.cli.settings import TRUE_WORDS, Setting, ValueProblem, nearest
-from penstock.errors import OptionError
+from penstock.cli.settings import TRUE_WORDS, Setting, ValueProblem
+from penstock.errors import OptionError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,5 +262,5 @@ def _inner_credentials(text: str, origin: str) -> list[Setting]:
 
 def _unknown(line: Line, keys: Iterable[str]) -> str:
     """RocketMQ has hundreds of keys that look alike; only a slip of a letter or two is worth a question."""
-    advice = nearest(line.key, keys, 0.9)
+    advice = did_you_mean(line.key, keys, 0.9)
     return f"{line.key} (line {line.number}{'; ' + advice if advice else ''})"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -50,12 +49,6 @@ def option_names(options_class: type) -> list[str]:
 @cache
 def _types(options_class: type) -> dict[str, Any]:
     return get_type_hints(options_class)
-
-
-def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """`did you mean x?` where there is something like it, else nothing."""
-    found = get_close_matches(name, list(known), 1, likeness)
-    return f"did you mean {found[0]}?" if found else ""
 
 
 def convert(options_class: type, name: str, raw: object) -> object:

@@ -67,6 +67,7 @@ def _broker_json(broker: BrokerStatus) -> dict[str, object]:
         "put_tps": broker.put_tps,
         "get_tps": broker.get_tps,
         "error": broker.error,
+        "down_since_ms": broker.down_since_ms or None,
         "figures": broker.figures,
     }
 

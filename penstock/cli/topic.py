@@ -30,7 +30,12 @@ def topic() -> None:
     "--permission", type=click.Choice(list(PERMISSIONS)), default="read-write", help="What clients may do."
 )
 @click.option("--cluster", "at", metavar="NAME", default="", help="Only on the brokers of this cluster.")
-@click.option("--update", is_flag=True, help="Change the topic if it is there already.")
+@click.option("--update", is_flag=True, help="Change the topic if it exists.")
+@click.option(
+    "--shrink",
+    is_flag=True,
+    help="With --update: allow fewer queues, which hides the messages of the others.",
+)
 @client_options
 def create(
     name: str,
@@ -38,6 +43,7 @@ def create(
     permission: str,
     at: str,
     update: bool,
+    shrink: bool,
     cluster: Cluster,
     as_json: bool,
 ) -> None:
@@ -45,7 +51,7 @@ def create(
     with administering(cluster) as admin:
         if not update and _exists(admin, name):
             raise PenstockError(f"topic {name} is there already", "add --update to change it")
-        admin.create_topic(name, queues, permission=PERMISSIONS[permission], cluster=at)
+        admin.create_topic(name, queues, permission=PERMISSIONS[permission], cluster=at, shrink=shrink)
         found = admin.describe_topic(name)
     if as_json:
         echo_json(topic_json(found))

@@ -26,9 +26,12 @@ def parse_coordinators(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _addresses(value: str | Iterable[str], default_port: int) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else list(value)
+    is_one = isinstance(value, str | bytes) or not isinstance(value, Iterable)
+    texts: list[object] = [value] if is_one else [*value]
     found: dict[str, None] = {}
     for text in texts:
+        if not isinstance(text, str):
+            raise OptionError(f"not an address: {text!r}", 'write it as text, "host:port"')
         for part in text.replace(",", ";").split(";"):
             if part.strip():
                 found[_with_port(part.strip(), default_port)] = None

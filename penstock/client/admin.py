@@ -110,11 +110,18 @@ class Admin:
         cluster: str = "",
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
+        shrink: bool = False,
     ) -> None:
-        """Create a topic at every broker, or change the one that is there; returns when it has a route."""
+        """Create a topic at every broker, or change the one that is there; see `AsyncAdmin.create_topic`."""
         self._run(
             self._async.create_topic(
-                topic, queues, permission=permission, cluster=cluster, order=order, attributes=attributes
+                topic,
+                queues,
+                permission=permission,
+                cluster=cluster,
+                order=order,
+                attributes=attributes,
+                shrink=shrink,
             )
         )
 

@@ -90,7 +90,8 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker process. `error` says why it could not be asked; then `figures` is empty."""
+    """One broker process. `error` says why it could not be asked; then `figures` is empty. `down_since_ms` is when a
+    name server noticed that it died, if it has not registered since; 0 for a registered one."""
 
     name: str
     broker_id: int
@@ -101,6 +102,7 @@ class BrokerStatus:
     get_tps: float = 0.0
     figures: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    down_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ started in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -32,14 +33,20 @@ from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.key_reading import KeyedValues, KeyReading
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings
+from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings, require_range
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
-from penstock.errors import ClientClosedError, OptionError, PenstockError, RouteNotFoundError
+from penstock.errors import (
+    ClientClosedError,
+    OptionError,
+    PenstockError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from penstock.metadata.group_table import GroupRetryPolicy
 from penstock.protocol.bodies.push import PushListBody, PushResumed
-from penstock.protocol.bodies.route import GroupList, KVTable, TopicList
+from penstock.protocol.bodies.route import ClusterInfo, GroupList, KVTable, TopicList
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.bodies.tables import decode_topic_config
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -56,6 +63,7 @@ from penstock.remoting import RpcHook, TlsOptions, check
 from penstock.runtime import Runtime
 
 READ_WRITE = 6
+_INT32_MAX = 2**31 - 1
 _ROUTE_WAIT_MS = 2_000
 _INTERNAL_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
 _INTERNAL_TOPICS = frozenset(
@@ -150,9 +158,16 @@ class AsyncAdmin:
         cluster: str = "",
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
+        shrink: bool = False,
     ) -> None:
-        """Create a topic at every broker, or change the one that is there; returns when it has a route."""
+        """Create a topic at every broker, or change the one that is there; returns when it has a route.
+
+        With fewer queues than it has, the messages of the other queues can no longer be read: that needs `shrink`.
+        """
+        require_range("queues", queues, 1, _INT32_MAX)
         calls = self._calls
+        if not shrink:
+            await self._refuse_to_shrink(topic, queues, cluster)
         header = CreateTopicRequestHeader(
             topic=topic,
             read_queue_nums=queues,
@@ -163,6 +178,21 @@ class AsyncAdmin:
         )
         await calls.ask_each(await calls.masters(cluster), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         await self._until_routed(topic)
+
+    async def _refuse_to_shrink(self, topic: str, queues: int, cluster: str) -> None:
+        try:
+            route = await self._calls.instance.routes.refresh(topic)
+        except RouteNotFoundError:
+            return
+        for found in route.queues:
+            broker = route.brokers.get(found.broker_name)
+            count = max(found.read_queue_nums, found.write_queue_nums)
+            if count > queues and (not cluster or (broker is not None and broker.cluster == cluster)):
+                raise OptionError(
+                    f"topic {topic!r} has {count} queues on {found.broker_name}: with {queues}, the messages of "
+                    f"the other {count - queues} can no longer be read",
+                    f"use {count} or more queues; to hide those messages on purpose: shrink=True, or --shrink",
+                )
 
     async def _until_routed(self, topic: str) -> None:
         """Brokers tell the name servers at once, but not before they answer us."""
@@ -371,7 +401,8 @@ class AsyncAdmin:
     # -- health ----------------------------------------------------------------------------------------------
 
     async def cluster_status(self) -> ClusterStatus:
-        """Who is there and how they are; whoever does not answer is listed with the reason."""
+        """The brokers of the cluster and how they are. One that does not answer is listed with the reason, and so is
+        one that died and has not registered again, if a name server of Penstock has seen it die."""
         calls = self._calls
         command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
         answers, cluster = await asyncio.gather(
@@ -385,7 +416,7 @@ class AsyncAdmin:
             )
         )
         alive = {address: isinstance(answer, Command) for address, answer in answers.items()}
-        return ClusterStatus(alive, tuple(brokers))
+        return ClusterStatus(alive, (*brokers, *_down(answers.values(), brokers)))
 
     async def _broker_status(self, name: str, broker_id: int, cluster: str, address: str) -> BrokerStatus:
         try:
@@ -423,6 +454,28 @@ class AsyncAdmin:
 def is_internal_topic(name: str) -> bool:
     """Whether the system made a topic for itself, as far as its name tells."""
     return name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIXES)
+
+
+def _down(
+    answers: Iterable[Command | RemotingError], brokers: Iterable[BrokerStatus]
+) -> Iterator[BrokerStatus]:
+    """The brokers that any name server has seen die, unless another one knows that they live."""
+    seen = {(broker.cluster, broker.address) for broker in brokers}
+    for answer in answers:
+        if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
+            continue
+        for lost in ClusterInfo.decode(answer.body).lost_brokers:
+            if (lost.cluster, lost.address) not in seen:
+                seen.add((lost.cluster, lost.address))
+                since = datetime.fromtimestamp(lost.lost_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                yield BrokerStatus(
+                    lost.broker_name,
+                    lost.broker_id,
+                    lost.cluster,
+                    lost.address,
+                    error=f"down since {since}",
+                    down_since_ms=lost.lost_ms,
+                )
 
 
 def _first_number(text: str) -> float:

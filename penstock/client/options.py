@@ -8,7 +8,6 @@ names. Plain data, no I/O.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 from penstock.client.addresses import parse_coordinators, parse_name_servers
 from penstock.client.allocation import Strategy, find_strategy
-from penstock.errors import OptionError
+from penstock.errors import OptionError, did_you_mean
 from penstock.protocol.bodies.balance import Binding, SubscriptionMode
 from penstock.security import Credentials
 
@@ -185,8 +184,7 @@ class ProducerOptions:
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
-        if not self.group or len(self.group) > 255 or not self.group.isprintable():
-            raise OptionError(f"group is {self.group[:40]!r}", "use 1 to 255 printable characters")
+        check_name("group", self.group)
         for name, low, high in (
             ("send_timeout_ms", 1, _INT32_MAX),
             ("retries", 0, 100),
@@ -470,8 +468,5 @@ def _make(settings: Mapping[str, Any], cls: type[_First]) -> _First:
 def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise OptionError(
-                f"there is no option {name!r}",
-                f"did you mean {near[0]!r}?" if near else f"the options are: {', '.join(known)}",
-            )
+            near = did_you_mean(name, known) or f"the options are: {', '.join(known)}"
+            raise OptionError(f"there is no option {name!r}", near)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import CodeType, FrameType
 from typing import Any, TypedDict
 
 from penstock.client.compression import flag_of, pack, require
 from penstock.client.identity import UniqueIds
 from penstock.client.options import Compression, Durability, ProducerOptions, require_choice
-from penstock.errors import MessageError, MessageTooLargeError, TopicNameError
+from penstock.errors import MessageError, MessageTooLargeError, TopicNameError, did_you_mean
 from penstock.message import Message, PropertyName, encode_properties
 from penstock.message.properties import PROPERTIES_SIZE_MAX
 from penstock.protocol.bodies.queues import MessageQueue
@@ -149,6 +151,7 @@ class Composer:
         deliver_at: datetime | float | None = None,
         durability: str = "",
         sequence: int | None = None,
+        **unknown: object,
     ) -> Outgoing:
         """An outgoing message, from a `Message` or from its parts."""
         if sequence is not None or self._gives_sequences:
@@ -163,6 +166,10 @@ class Composer:
             and deliver_at is None
             and sequence is None
             and type(keys) is str
+            and type(tag) is str
+            and type(queue_key) is str
+            and type(flag) is int
+            and not unknown
         ):
             text, msg_id = self._plain_properties(tag, keys)
             if text:
@@ -173,6 +180,8 @@ class Composer:
                 if durability or self._options.durability:
                     self._demand(outgoing, durability)
                 return outgoing
+        check_parts(unknown)
+        _check_types(tag, properties, flag, queue_key, queue)
         if isinstance(message, Message):
             if body is not None or tag or keys or properties or flag:
                 raise MessageError("a Message was given together with parts of one", "give either")
@@ -182,7 +191,7 @@ class Composer:
             if tag:
                 found[PropertyName.TAGS] = tag
             if keys:
-                found[PropertyName.KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+                found[PropertyName.KEYS] = keys if isinstance(keys, str) else " ".join(_texts("keys", keys))
         if delay_level:
             found[PropertyName.DELAY] = str(_positive("delay_level", delay_level))
         if delay is not None or deliver_at is not None:
@@ -406,6 +415,52 @@ def _bytes(body: object) -> bytes:
     kind = type(body).__name__
     hint = "encode text first: text.encode()" if isinstance(body, str) else "give the body as bytes"
     raise MessageError(f"a body is bytes, not {kind}", hint)
+
+
+def check_parts(given: Mapping[str, object]) -> None:
+    """Refuse what is no part of a message, in the name of the function that the program called."""
+    for name in given:
+        called = _public_function()
+        own = called.co_varnames[1 : called.co_argcount + called.co_kwonlyargcount]
+        near = did_you_mean(name, (*own, *MessageParts.__annotations__))
+        raise TypeError(f"{called.co_name}() got an unexpected argument {name!r}{near and f'; {near}'}")
+
+
+def _public_function() -> CodeType:
+    """The outermost public function of this package that is being called."""
+    frame: FrameType | None = sys._getframe(1)
+    found = Composer.compose.__code__
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("penstock.client."):
+        if not frame.f_code.co_name.startswith("_"):
+            found = frame.f_code
+        frame = frame.f_back
+    return found
+
+
+def _check_types(tag: object, properties: object, flag: object, queue_key: object, queue: object) -> None:
+    """Refuse parts of a wrong type here, with their names: further on they would fail far from the call."""
+    for name, value in (("tag", tag), ("queue_key", queue_key)):
+        if not isinstance(value, str):
+            raise MessageError(f"{name} is {value!r}", f'use text: {name}="..."')
+    if not isinstance(flag, int):
+        raise MessageError(f"flag is {flag!r}", "use a whole number")
+    if queue is not None and not isinstance(queue, MessageQueue):
+        raise MessageError(f"queue is {queue!r}", "use one of producer.queues(topic)")
+    if properties is None:
+        return
+    if not isinstance(properties, Mapping):
+        raise MessageError(f"properties are {properties!r}", "use a mapping of names to values, both text")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageError(f"property {name!r} is {value!r}", "names and values of properties are text")
+
+
+def _texts(name: str, values: object) -> Iterable[str]:
+    if isinstance(values, Iterable) and not isinstance(values, bytes | bytearray | Mapping):
+        found = [*values]
+        if all(isinstance(value, str) for value in found):
+            return found
+    raise MessageError(f"{name} is {values!r}", "use text, or a list of texts")
 
 
 def _time_of(

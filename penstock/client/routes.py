@@ -31,7 +31,13 @@ from penstock.errors import (
     RouteNotFoundError,
 )
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from penstock.protocol.bodies.route import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
+)
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -308,9 +314,7 @@ class Routes:
         )
         answer = await self._name_servers.call(request)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(
-                f"topic {topic!r} has no route", f"create it first: `penstock topic create {topic}`"
-            )
+            raise RouteNotFoundError(f"topic {topic!r} has no route", await self._advice(topic))
         if answer.code != ResponseCode.SUCCESS:
             raise ResponseError(answer.code, answer.remark or "no reason given")
         if not answer.body:
@@ -318,6 +322,20 @@ class Routes:
         route = read_route(topic, answer.body)
         self._take(route)
         return route
+
+    async def _advice(self, topic: str) -> str:
+        """What to do about a topic without a route: it may exist, at brokers that are down."""
+        try:
+            answer = await self._name_servers.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            brokers = ClusterInfo.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
+        except PenstockError:
+            brokers = None
+        if brokers is None or brokers.broker_addr_table:
+            lost = brokers.lost_brokers if brokers is not None else ()
+            down = ", ".join(sorted({one.broker_name for one in lost}))
+            create = f"create it first: `penstock topic create {topic}`"
+            return f"broker {down} is down: start it if it has the topic, else {create}" if down else create
+        return "no broker is registered: start the brokers; `penstock status` shows what is down"
 
     def _take(self, route: TopicRoute) -> None:
         if self.cache.put(route):

@@ -93,6 +93,10 @@ class Subscriptions:
 def check_expression(expression: str, sql: str, keys: Iterable[str] = ()) -> str:
     """Refuse what no broker could make sense of; the text for keys, empty if there are none. Raises OptionError or
     FilterError."""
+    given: tuple[tuple[str, object], ...] = (("expression", expression), ("sql", sql))
+    for name, value in given:
+        if not isinstance(value, str):
+            raise OptionError(f"{name} is {value!r}", 'use text: "*" for all messages, "a || b" for tags')
     text = _key_text(keys)
     if sum((bool(sql), bool(text), expression not in ("", "*"))) > 1:
         raise OptionError("more than one of tags, keys and an SQL expression was given", "use one of them")
@@ -102,11 +106,14 @@ def check_expression(expression: str, sql: str, keys: Iterable[str] = ()) -> str
 
 
 def _key_text(keys: Iterable[str]) -> str:
-    wanted = [keys] if isinstance(keys, str) else list(keys)
-    for key in wanted:
-        if not key or not key.isprintable() or " " in key:
-            raise OptionError(f"a key is {key[:80]!r}", "use printable characters without spaces")
+    wanted = [_checked_key(key) for key in ([keys] if isinstance(keys, str) else keys)]
     return " ".join(dict.fromkeys(wanted))
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str) or not key or not key.isprintable() or " " in key:
+        raise OptionError(f"a key is {str(key)[:80]!r}", "use printable text without spaces")
+    return key
 
 
 def wants(subscription: SubscriptionData, tag: str) -> bool:

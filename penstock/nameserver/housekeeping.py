@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from penstock.nameserver.route_table import MinIdChange, Removed, RouteTable
+from penstock.nameserver.lost_brokers import LostBrokers
+from penstock.nameserver.route_table import MinIdChange, Registration, Removed, RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -37,11 +38,13 @@ class Housekeeping:
         self._clock = clock
         self._sleep = sleep
         self._connections: dict[int, Connection] = {}
+        self.lost = LostBrokers(clock)
         self.meters = Meters(COUNTERS)
 
-    def registered(self, connection: Connection) -> None:
+    def registered(self, connection: Connection, new: Registration, *, was_live: bool) -> None:
         """A broker registered over this connection."""
         self._connections[connection.id] = connection
+        self.lost.registered(new, was_live=was_live)
         self.meters.add("registered")
 
     def connection_closed(self, connection: Connection) -> None:
@@ -51,6 +54,7 @@ class Housekeeping:
         for removed in self._table.drop_connection(connection.id):
             _LOG.warning("the connection of the broker at %s is gone: removed", removed.place.address)
             self.meters.add("lost")
+            self.lost.add(removed)
             self.tell(removed.notice)
 
     def scan(self) -> list[Removed]:
@@ -59,6 +63,7 @@ class Housekeeping:
         in_use = {live.connection for live in self._table.live.values()}
         for removed in expired:
             self.meters.add("expired")
+            self.lost.add(removed)
             self.tell(removed.notice)
             connection = self._connections.get(removed.connection)
             if connection is not None and removed.connection not in in_use:

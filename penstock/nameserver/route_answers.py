@@ -15,6 +15,7 @@ from penstock.protocol.bodies.route import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
+    LostBroker,
     QueueData,
     TopicList,
     TopicRouteData,
@@ -68,10 +69,11 @@ def within_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
     )
 
 
-def cluster_info(table: RouteTable, dialled_ip: str = "") -> ClusterInfo:
+def cluster_info(table: RouteTable, dialled_ip: str = "", lost: tuple[LostBroker, ...] = ()) -> ClusterInfo:
     return ClusterInfo(
         {name: _shown(table.brokers[name], dialled_ip) for name in sorted(table.brokers)},
         {cluster: tuple(sorted(table.clusters[cluster])) for cluster in sorted(table.clusters)},
+        tuple(replace(one, address=seen_from(one.address, dialled_ip)) for one in lost),
     )
 
 

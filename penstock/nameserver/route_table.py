@@ -104,9 +104,11 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A broker that left the live table."""
+    """A broker that left the live table. `broker_id` is None if another address has taken its id."""
 
     place: Place
+    broker: str
+    broker_id: int | None
     connection: int
     notice: MinIdChange | None = None
 
@@ -345,17 +347,19 @@ class RouteTable:
         self.removals += 1
         members = self.brokers.get(gone.broker)
         if members is None or members.cluster != place.cluster:
-            return Removed(place, gone.connection)
+            return Removed(place, gone.broker, None, gone.connection)
         left = {id_: address for id_, address in members.broker_addrs.items() if address != place.address}
-        if len(left) == len(members.broker_addrs):  # another address has taken its id
-            return Removed(place, gone.connection)
+        broker_id = next((id_ for id_ in members.broker_addrs if id_ not in left), None)
+        removed = Removed(place, gone.broker, broker_id, gone.connection)
+        if broker_id is None:
+            return removed
         if not left:
             self._drop_broker(members)
-            return Removed(place, gone.connection)
+            return removed
         self.brokers[gone.broker] = replace(members, broker_addrs=left)
         if members.enable_acting_master and MASTER_ID not in left:
             self._set_permissions(gone.broker, keep=_NOT_WRITE)
-        return Removed(place, gone.connection, self._left_notice(members, left, place.address))
+        return replace(removed, notice=self._left_notice(members, left, place.address))
 
     def _left_notice(self, before: BrokerData, left: dict[int, str], offline: str) -> MinIdChange | None:
         if not before.enable_acting_master or min(before.broker_addrs) in left:

@@ -49,7 +49,9 @@ class NameServer:
         self.housekeeping = Housekeeping(self.routes, self._config, clock)
         table = ProcessorTable()
         BrokerProcessor(self.routes, self._config, self._kv, self.housekeeping, clock).register(table)
-        self._route_processor = RouteProcessor(self.routes, self._config, self._kv, self.meters, clock)
+        self._route_processor = RouteProcessor(
+            self.routes, self.housekeeping.lost, self._config, self._kv, self.meters, clock
+        )
         self._route_processor.register(table)
         AdministrationProcessor(self.routes, self._config, self._kv).register(table)
         self.server = RemotingServer(

@@ -201,8 +201,9 @@ def wait_known(name_servers: str, *names: str, timeout_s: float = 60.0) -> float
     with penstock.Admin(name_servers) as admin:
         while True:
             status = admin.cluster_status()
-            masters = {found.name for found in status.brokers if found.broker_id == 0}
-            if masters.issuperset(names) and masters and not any(found.error for found in status.brokers):
+            registered = [found for found in status.brokers if not found.down_since_ms]
+            masters = {found.name for found in registered if found.broker_id == 0}
+            if masters.issuperset(names) and masters and not any(found.error for found in registered):
                 return time.monotonic() - started
             assert time.monotonic() - started < timeout_s, status
             time.sleep(0.02)

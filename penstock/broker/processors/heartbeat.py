@@ -17,7 +17,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.reading import read_body
 from penstock.broker.producers import Producers
 from penstock.broker.topics import Topics, retry_topic
-from penstock.errors import RequestError
+from penstock.errors import PenstockError, RequestError
 from penstock.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -36,6 +36,7 @@ from penstock.store.layout import is_topic
 
 _LOG = logging.getLogger("penstock.broker")
 CLIENT_ID_SIZE_MAX = 255
+_REFUSED_HEARTBEAT = "refused_heartbeat"
 
 
 class HeartbeatProcessor:
@@ -68,11 +69,14 @@ class HeartbeatProcessor:
     # -- heartbeat -------------------------------------------------------------------------------------------
 
     def handle_heart_beat(self, connection: Connection, command: Command) -> Command:
-        size_max = self._options.heartbeat_bytes_max
-        if len(command.body) > size_max:
-            raise _refusal(f"a heartbeat of {len(command.body)} bytes; the limit is {size_max}")
-        data = read_body(command, HeartbeatData.decode)
-        self._check(data)
+        try:
+            data = self._read(command)
+        except PenstockError as error:
+            # Clients repeat it every 30 s, and most of them show their users nothing.
+            if connection.attributes.get(_REFUSED_HEARTBEAT) != error.message:
+                connection.attributes[_REFUSED_HEARTBEAT] = error.message
+                _LOG.warning("refused the heartbeats of %s: %s", connection.peer, error.message)
+            raise
         is_changed = not data.fingerprint
         for consumer in data.consumers:
             if is_group(consumer.group_name):
@@ -84,6 +88,14 @@ class HeartbeatProcessor:
                 )
         header = HeartbeatResponseHeader(is_support_heartbeat_v2=True, is_sub_change=is_changed)
         return command.answer(fields=header.encode())
+
+    def _read(self, command: Command) -> HeartbeatData:
+        size_max = self._options.heartbeat_bytes_max
+        if len(command.body) > size_max:
+            raise _refusal(f"a heartbeat of {len(command.body)} bytes; the limit is {size_max}")
+        data = read_body(command, HeartbeatData.decode)
+        self._check(data)
+        return data
 
     def _consumer(
         self, connection: Connection, command: Command, data: HeartbeatData, consumer: ConsumerData

@@ -47,6 +47,7 @@ _ITEM = struct.Struct(">iiiii")  # size, magic, checksum, flag, body length
 _ITEM_SIZE_MIN = 22
 # What no message of a batch may ask for; looked for in the whole batch first, because mostly none is there.
 _NOT_IN_BATCHES = (text.DELAY, text.TRANSACTION, *text.TIMERS)
+_OWN_BUT_WAIT = text.BROKERS_OWN - {text.WAIT}
 _SIGNS = tuple(f"{name}\x01".encode() for name in _NOT_IN_BATCHES)
 _DEMANDS = {
     "memory": Durability.MEMORY,
@@ -381,12 +382,18 @@ def _refuse_kind(properties: bytes) -> None:
 
 
 def _with_suffix(batch: bytes, suffix: dict[str, str], numbered: Numbered | None) -> bytes:
-    """The batch with what the broker adds to every message of it; CodecError if its lengths lie."""
+    """The batch with what the broker adds to every message of it; CodecError if its lengths lie.
+
+    RocketMQ keeps the items of a batch as the producer encoded them, so consumers see WAIT=false; only WAIT=true, the
+    default, is left out to save its bytes.
+    """
     items: list[bytes] = []
     for number, record in enumerate(decode_batch(batch)):
         found = text.decode(record.properties)
+        pairs = text.parse(found)
         put = suffix if numbered is None else {**numbered.properties(number), **suffix}
-        stored = text.changed(found, text.parse(found), text.BROKERS_OWN, put)
+        drop = text.BROKERS_OWN if pairs.get(text.WAIT) == "true" else _OWN_BUT_WAIT
+        stored = text.changed(found, pairs, drop, put)
         items.append(encode_batch_record(record.body, text.encode(stored), record.flag))
     return b"".join(items)
 

@@ -180,31 +180,27 @@ class BrokerProcessor:
     ) -> Command:
         options = self._config.options
         wanted = header.heartbeat_timeout_millis or 0
-        result = self._routes.register(
-            Registration(
-                cluster=header.cluster_name,
-                broker=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_addr,
-                connection=connection.id,
-                ha_address=header.ha_server_addr,
-                topics=self._usable(header.broker_name, body.wrapper.topics),
-                data_version=body.data_version,
-                mappings={
-                    n: info for n, info in body.wrapper.mapping_infos.items() if isinstance(info, dict)
-                },
-                filter_servers=_filter_servers(body.filter_servers),
-                expiry_ms=min(
-                    wanted if wanted > 0 else options.broker_expiry_ms, options.broker_expiry_max_ms
-                ),
-                acting_master=header.enable_acting_master,
-                zone=header.zone_name or None,
-                digest=_digest(command, header),
-            ),
-            self._clock.monotonic_ms(),
-            delete_missing=options.delete_topics_on_register,
+        new = Registration(
+            cluster=header.cluster_name,
+            broker=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            connection=connection.id,
+            ha_address=header.ha_server_addr,
+            topics=self._usable(header.broker_name, body.wrapper.topics),
+            data_version=body.data_version,
+            mappings={n: info for n, info in body.wrapper.mapping_infos.items() if isinstance(info, dict)},
+            filter_servers=_filter_servers(body.filter_servers),
+            expiry_ms=min(wanted if wanted > 0 else options.broker_expiry_ms, options.broker_expiry_max_ms),
+            acting_master=header.enable_acting_master,
+            zone=header.zone_name or None,
+            digest=_digest(command, header),
         )
-        self._housekeeping.registered(connection)
+        was_live = new.place in self._routes.live
+        result = self._routes.register(
+            new, self._clock.monotonic_ms(), delete_missing=options.delete_topics_on_register
+        )
+        self._housekeeping.registered(connection, new, was_live=was_live)
         self._housekeeping.tell(result.notice)
         dialled = connection.local.ip
         answer = RegisterBrokerResponseHeader(
@@ -243,6 +239,7 @@ class BrokerProcessor:
     def handle_unregister_broker(self, connection: Connection, command: Command) -> Command:
         header = UnregisterBrokerRequestHeader.decode(command.fields)
         removed = self._routes.unregister(header.cluster_name, header.broker_name, header.broker_addr)
+        self._housekeeping.lost.left(header.cluster_name, header.broker_addr)
         if removed is not None:
             _LOG.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
             self._housekeeping.meters.add("left")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from penstock.errors import RequestError
 from penstock.nameserver import route_answers
 from penstock.nameserver.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from penstock.nameserver.lost_brokers import LostBrokers
 from penstock.nameserver.options import NameServerOptions
 from penstock.nameserver.route_table import RouteTable
 from penstock.nameserver.runtime_config import RuntimeConfig
@@ -36,8 +37,15 @@ class RouteProcessor:
     """See the module's text."""
 
     def __init__(
-        self, routes: RouteTable, config: RuntimeConfig, kv: KvConfig, meters: Meters, clock: Clock
+        self,
+        routes: RouteTable,
+        lost: LostBrokers,
+        config: RuntimeConfig,
+        kv: KvConfig,
+        meters: Meters,
+        clock: Clock,
     ) -> None:
+        self._lost = lost
         self._routes = routes
         self._config = config
         self._kv = kv
@@ -110,7 +118,10 @@ class RouteProcessor:
         return (route_answers.within_zone(route, zone) if zone else route).encode()
 
     def handle_get_cluster_info(self, connection: Connection, command: Command) -> Command:
-        return command.answer(body=route_answers.cluster_info(self._routes, connection.local.ip).encode())
+        lost = self._lost.all()
+        return command.answer(
+            body=route_answers.cluster_info(self._routes, connection.local.ip, lost).encode()
+        )
 
     def handle_get_member_group(self, connection: Connection, command: Command) -> Command:
         header = GetBrokerMemberGroupRequestHeader.decode(command.fields)

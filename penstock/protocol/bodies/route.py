@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.metadata.fastjson import BareKey, JsonObject, JsonValue
-from penstock.protocol.bodies.body import INT32_MAX, Body, BodyFields, without_nulls
+from penstock.protocol.bodies.body import INT32_MAX, INT64_MAX, Body, BodyFields, without_nulls
 
 MASTER_ID = 0
 
@@ -127,23 +127,57 @@ class TopicRouteData(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class LostBroker(Body):
+    """A broker that died, and when a name server noticed it. Penstock's own."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    lost_ms: int
+
+    @classmethod
+    def read(cls, fields: BodyFields) -> Self:
+        return cls(
+            cluster=fields.text("cluster", ""),
+            broker_name=fields.text("brokerName", ""),
+            broker_id=fields.integer("brokerId", 0, 0, INT64_MAX),
+            address=fields.text("brokerAddr", ""),
+            lost_ms=fields.integer("lostTimestamp", 0, 0, INT64_MAX),
+        )
+
+    def to_json(self) -> JsonObject:
+        return {
+            "brokerAddr": self.address,
+            "brokerId": self.broker_id,
+            "brokerName": self.broker_name,
+            "cluster": self.cluster,
+            "lostTimestamp": self.lost_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo(Body):
-    """All brokers by name, and their names by cluster."""
+    """All brokers by name, and their names by cluster; from a name server of Penstock also those that died."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    lost_brokers: tuple[LostBroker, ...] = ()
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
         return cls(
             {name: BrokerData.read(item) for name, item in fields.table("brokerAddrTable")},
             _read_lists(fields, "clusterAddrTable"),
+            tuple(LostBroker.read(item) for item in fields.object_list("lostBrokers")),
         )
 
     def to_json(self) -> JsonObject:
+        lost: list[JsonValue] = [one.to_json() for one in self.lost_brokers]
         return {
             "brokerAddrTable": {name: data.to_json() for name, data in self.broker_addr_table.items()},
             "clusterAddrTable": _lists_to_json(self.cluster_addr_table),
+            **({"lostBrokers": lost} if lost else {}),
         }
 
 

@@ -12,8 +12,9 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
+
+from penstock.errors import did_you_mean
 
 SHOWN_MAX = 60
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
@@ -186,12 +187,6 @@ def shown(value: object) -> str:
     """A value of the file in a message: short, in one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 4]} ..."
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`did you mean x?`, or nothing."""
-    found = get_close_matches(name, sorted(known), 1, 0.6)
-    return f"did you mean {found[0]}?" if found else ""
 
 
 def _did_you_mean(name: str, known: Collection[str]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.pipelines.file_sections import did_you_mean
+from penstock.errors import did_you_mean
 from penstock.spark.pipelines.stream_file import PipelineFile, Shaping, Sink, Source, Step
 from penstock.spark.reasons import reason_of
 from penstock.spark.session import messages_reader

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
-from penstock.errors import OptionError
+from penstock.errors import OptionError, did_you_mean
 from penstock.spark.access_options import access_options, is_file, names_access
 from penstock.spark.options import ReadOptions
-from penstock.spark.pipelines.file_sections import Document, Problem, Section, did_you_mean, shown
+from penstock.spark.pipelines.file_sections import Document, Problem, Section, shown
 from penstock.spark.schema import COLUMNS
 from penstock.spark.sink_options import WriteOptions
 

@@ -353,3 +353,33 @@ def test_the_time_of_a_pull_begins_with_each_try() -> None:
     assert found.is_spent()
     found.begin()
     assert not found.is_spent()
+
+
+def test_subscriptions_as_long_as_rocketmq_allows_are_accepted(tmp_path: Path) -> None:
+    tags = " || ".join(f"tag{number:05}" for number in range(10_240 // 12))
+    tags += "x" * (10_240 - len(tags))
+    sql = "a = 1 OR " * 1_000 + "TAGS = '" + "x" * (10_240 - 9_009) + "'"
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench, 1)
+            assert (await bench.client.heartbeat("g", expression=tags)).code == 0
+            assert (await bench.client.pull(subscription=tags)).code == NO_MATCH
+            assert (await bench.client.heartbeat("h", expression=sql, kind="SQL92")).code == 0
+
+    assert len(tags) == len(sql) == 10_240
+    run(scenario)
+
+
+def test_a_refused_heartbeat_is_logged_once_for_each_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, expression_size_max=10) as bench:
+            for expression in ("x" * 11, "x" * 11, "*"):
+                await bench.client.heartbeat("g", expression=expression)
+
+    run(scenario)
+    refused = [record.getMessage() for record in caplog.records if "heartbeat" in record.getMessage()]
+    assert len(refused) == 1
+    assert "longer than 10 characters" in refused[0]

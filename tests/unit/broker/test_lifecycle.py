@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
+from penstock.testing.reserved_port import ReservedPort
 from tests.support.running_broker import BROKER, STORE, Bench, Client, pulls_held, records, run, running
 from tests.waiting import turns, until
 
@@ -247,22 +251,49 @@ def test_name_servers_are_told_once_the_broker_answers(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_vip_port_answers_all_but_pulls(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        for port in range(28_915, 28_995, 4):
+@contextmanager
+def port_with_vip_port() -> Iterator[tuple[int, socket.socket]]:
+    """A reserved port, and a socket bound to the port two below, which no other test has reserved."""
+    for _ in range(100):
+        with ReservedPort() as reserved, socket.socket() as below:
             try:
-                async with running(tmp_path / str(port), port=port, vip_listener=True) as bench:
-                    vip = bench.connect()
-                    vip.address = f"127.0.0.1:{port - 2}"
-                    assert (await vip.send()).code == 0
-                    assert (await vip.pull()).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                    assert (await bench.client.pull()).code == 0
-                    return
-            except ConnectError:
+                below.bind(("127.0.0.1", reserved.number - 2))
+            except OSError:
                 continue
-        pytest.fail("no two ports were free")
+            below.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            yield reserved.number, below
+            return
+    pytest.fail("no port whose VIP port is free")
 
-    run(scenario)
+
+def test_the_vip_port_is_open_by_default_and_answers_all_but_pulls(tmp_path: Path) -> None:
+    async def scenario(port: int) -> None:
+        async with running(tmp_path, port=port) as bench:
+            vip = bench.connect()
+            vip.address = f"127.0.0.1:{port - 2}"
+            assert (await vip.send()).code == 0
+            assert (await vip.pull()).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert (await bench.client.pull()).code == 0
+
+    with port_with_vip_port() as (port, _):
+        run(lambda: scenario(port))
+
+
+def test_a_broker_whose_vip_port_is_taken_runs_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(port: int) -> None:
+        async with running(tmp_path, port=port) as bench:
+            assert (await bench.client.send()).code == 0
+
+    with port_with_vip_port() as (port, below):
+        below.listen()
+        run(lambda: scenario(port))
+    warnings = [
+        record.getMessage() for record in caplog.records if "vipChannelEnabled" in record.getMessage()
+    ]
+    assert len(warnings) == 1
+    assert f"127.0.0.1:{port - 2}" in warnings[0]
 
 
 def test_silent_clients_are_dropped_and_others_stay(tmp_path: Path) -> None:

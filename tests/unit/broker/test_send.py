@@ -414,6 +414,16 @@ def test_a_batch_lies_together_and_is_answered_with_all_ids(tmp_path: Path, flus
     run(scenario)
 
 
+def test_messages_of_a_batch_keep_that_they_do_not_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            items = [batch_item(b"", properties(WAIT=wait)) for wait in ("true", "false", "no")]
+            assert (await send_batch(bench, b"".join(items))).code == 0
+            assert [m.properties.get("WAIT") for m in await stored(bench)] == [None, "false", "no"]
+
+    run(scenario)
+
+
 GOOD = batch_item(b"good")
 BATCHES = {
     "a size that is too small": (GOOD + (5).to_bytes(4, "big") + bytes(18), {}),

@@ -53,7 +53,7 @@ def test_every_pipeline_is_a_command_with_the_help_that_is_listed(name: str) -> 
     assert isinstance(command, click.Group)
     found = command.get_command(click.Context(command), name)
     assert found is not None
-    assert found.get_short_help_str(200).rstrip(".") == PIPELINES[name][1].rstrip(".")
+    assert found.get_short_help_str(200).rstrip(".") == PIPELINES[name][2].rstrip(".")
 
 
 ACCESS = {"--access-key", "--secret-key", "--credentials", "--tls", "--tls-trusted", "--tls-certificate"}

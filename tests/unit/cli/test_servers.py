@@ -329,6 +329,7 @@ def test_a_node_starts_name_server_broker_and_registration_in_this_order(
         "RemotingServer.start",
         "MessageStore.open",
         "RemotingServer.start",
+        "RemotingServer.start",  # at the VIP port
         "Registration.start",
     ]
 
