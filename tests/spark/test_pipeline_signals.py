@@ -131,11 +131,11 @@ def test_an_archive_that_is_interrupted_and_terminated_has_each_message_once(
         assert (last["event"], last["stopped"], last["rows"]) == ("done", True, begun)
         done += begun
         assert len(archived(root)) == done < len(rows), "it stopped on the way, after whole batches"
-        assert not list((root / "_staging").glob("*"))
         rows += sent(node, topic, len(rows))
     last = archive(topic, str(root), spark=spark, nameserver=node.address, once=True)
     assert (last.stopped, last.rows) == (False, len(rows) - done)
     assert archived(root) == sorted(rows)
+    assert not list((root / "_staging").glob("*")), "what a stopped run left there is removed by the next one"
     progress = node.admin.describe_group("penstock-archive").progress
     assert [item.lag for item in progress if item.queue.topic == topic] == [0, 0, 0]
 

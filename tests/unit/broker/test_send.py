@@ -483,7 +483,9 @@ def test_the_answer_comes_when_the_message_is_as_safe_as_asked(tmp_path: Path, f
             (FlushMode.SYNC, "flushed", "flushed"),
             (FlushMode.SYNC, "memory", "memory"),
         ):
-            store = replace(STORE, flush_mode=flush, flush_interval_ms=60_000)
+            store = replace(
+                STORE, flush_mode=flush, flush_interval_ms=600_000, flush_thorough_interval_ms=600_000
+            )
             async with running(tmp_path / f"{flush.value}{demand}", store=store, fast=fast) as bench:
                 for number in range(3):
                     fields = send_fields(**{DURABILITY_FIELD: demand} if demand else {})

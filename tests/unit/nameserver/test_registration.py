@@ -18,7 +18,7 @@ from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.support.nameserver_brokers import topic, topics, version
-from tests.support.nameserver_wire import Peer, name_server, over_sockets, peer, register_command
+from tests.support.nameserver_wire import ANSWER_MS, Peer, name_server, over_sockets, peer, register_command
 from tests.waiting import until
 
 
@@ -202,7 +202,7 @@ def test_a_large_registration_does_not_hold_up_others() -> None:
         cut = register_command(tables=tables)
         cut.body = cut.body[:-1]
         cut.fields["bodyCrc32"] = "0"
-        assert (await broker.client.call(server.address, cut)).code == 1
+        assert (await broker.client.call(server.address, cut, ANSWER_MS)).code == 1
 
     over_sockets(test)
 

@@ -31,7 +31,7 @@ def store(tmp_path) -> Iterator[MessageStore]:
         queue_file_entries=100,
         index_enabled=False,
     )
-    with MessageStore.open(tmp_path, options) as opened:
+    with MessageStore.open(tmp_path, options, background=False) as opened:
         for number in range(2 * COUNT):
             properties = {"UNIQ_KEY": f"{number:032X}", "a": "ä" * (1 + number % 5)}
             if number % 3:
