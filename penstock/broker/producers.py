@@ -67,10 +67,11 @@ class Producers:
         return channel
 
     def _is_anothers(self, client_id: str, publisher: Publisher | None) -> bool:
-        """Replies go to the newest connection of a client id: nobody may take another user's."""
-        user = None if publisher is None else publisher.user
-        return user is not None and any(
-            channel.connection.is_open and channel.publisher is not None and channel.publisher.user != user
+        """Replies go to the newest connection of a client id: a user must not take another's, nor an admin's, who has
+        no publisher."""
+        return publisher is not None and any(
+            channel.connection.is_open
+            and (channel.publisher is None or channel.publisher.user != publisher.user)
             for channel in self._by_client_id.get(client_id, {}).values()
         )
 

@@ -102,6 +102,13 @@ class Balancing:
 
     def close(self, body: ClientBeatBody) -> None:
         """A client says goodbye: it has let go of everything."""
+        if "@" in body.group:
+            # The node `a@b@c` is client `a@b` in group `c`: a group `b@c` must not close a member of `c`.
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invalid group name {body.group[:80]!r}",
+                "use letters, digits, _ - % |",
+            )
         if body.kind is ClientKind.PRODUCER:
             self._heartbeats.producers.close(body.client_id)
         elif not self._heartbeats.consumers.close(node_id(body.client_id, body.group)):

@@ -135,7 +135,7 @@ class Guard:
                 "give your client an access key and a secret key",
             )
         user = users.by_name.get(name)
-        if user is not None and user.trusted and user.trusted_sources.contain(source):
+        if user is not None and user.is_enabled and user.trusted and user.trusted_sources.contain(source):
             return None
         secret = user.secret if user is not None else _NOBODY
         signed = is_signed(secret, command.fields, command.body, command.version)

@@ -31,6 +31,8 @@ class Kind(StrEnum):
     TOPIC = "Topic"
     GROUP = "Group"
     CLUSTER = "Cluster"
+    # What servers do among themselves, and changes of users: no entry is about it, only admins may.
+    ADMIN = "Admin"
     ANY = "*"
 
 
@@ -64,6 +66,8 @@ class Need:
     actions: tuple[Action, ...]
 
     def __str__(self) -> str:
+        if self.kind is Kind.ADMIN:
+            return "what only an admin may do"
         return f"{' or '.join(self.actions)} on {self.kind}:{self.name[:255]}"
 
 
@@ -97,7 +101,7 @@ class Pattern:
         return f"{self.kind}:{self.name}{'*' if self.is_prefix else ''}"
 
     def matches(self, kind: Kind, name: str) -> bool:
-        if self.kind not in (Kind.ANY, kind):
+        if kind is Kind.ADMIN or self.kind not in (Kind.ANY, kind):
             return False
         if name == ANY_ONE:
             return True

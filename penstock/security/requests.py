@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 from penstock.errors import FieldError
 from penstock.protocol.bodies.balance import ClientBeatBody, ClientKind, LeaseRequestBody
-from penstock.protocol.bodies.body import BodyFields
 from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
+from penstock.protocol.bodies.pop import BatchAckMessageRequestBody, QueryAssignmentRequestBody
 from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.bodies.staged import decode_head
 from penstock.protocol.bodies.tables import (
@@ -24,6 +24,7 @@ from penstock.protocol.bodies.tables import (
 )
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers import GetConsumeStatsRequestHeader
 from penstock.protocol.pop_handles import topic_kind
 from penstock.security.policy import ANY_ONE, Action, Kind, Need
 
@@ -34,8 +35,6 @@ TEMPLATE_TOPIC = "TBW102"
 # Groups that tools pull with; nobody's progress depends on them, so the topic alone decides. What they send back
 # would be there for all, so for that they need permission like any other.
 TOOL_GROUPS = frozenset(("TOOLS_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONSAPI_PULL", "CID_RMQ_SYS_TRANS"))
-_BATCH_ACK_BYTES_MAX = 2 * 1024 * 1024
-_BATCH_ACK_OBJECTS_MAX = 10_000
 
 PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
@@ -47,7 +46,7 @@ def topic_need(topic: str, *actions: Action) -> Need:
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if topic.startswith(prefix):
             administers = {CREATE, UPDATE, DELETE}.issuperset(actions)
-            return Need(Kind.GROUP, topic.removeprefix(prefix), actions if administers else (SUB,))
+            return group_need(topic.removeprefix(prefix), *(actions if administers else (SUB,)))
     return Need(Kind.TOPIC, topic, actions)
 
 
@@ -68,6 +67,10 @@ def _check_name(name: str) -> None:
 def _nothing(command: Command) -> Iterator[Need]:
     """A signature is enough."""
     yield from ()
+
+
+def _admin(command: Command) -> Iterator[Need]:
+    yield Need(Kind.ADMIN, "*", ())
 
 
 def _cluster(*actions: Action) -> Needs:
@@ -214,22 +217,17 @@ def _end_transaction(command: Command) -> Iterator[Need]:
 
 
 def _batch_ack(command: Command) -> Iterator[Need]:
-    body = BodyFields.parse(
-        command.body, "batch ack", _BATCH_ACK_BYTES_MAX, _BATCH_ACK_OBJECTS_MAX, _BATCH_ACK_BYTES_MAX
-    )
-    found: set[Need] = set()
-    for ack in body.object_list("acks"):
-        found.add(group_need(ack.text("c", "") or ack.text("consumerGroup", ""), SUB))
-        found.add(topic_need(ack.text("t", "") or ack.text("topic", ""), SUB))
-    yield from found
+    for group, topic in {
+        (ack.group, ack.topic) for ack in BatchAckMessageRequestBody.decode(command.body).acks
+    }:
+        yield group_need(group, SUB)
+        yield topic_need(topic, SUB)
 
 
 def _assignment(command: Command) -> Iterator[Need]:
-    body = BodyFields.parse(
-        command.body, "query assignment", _BATCH_ACK_BYTES_MAX, 1_000, _BATCH_ACK_BYTES_MAX
-    )
-    yield topic_need(body.text("topic", ""), SUB)
-    yield group_need(body.text("consumerGroup", ""), SUB)
+    body = QueryAssignmentRequestBody.decode(command.body)
+    yield topic_need(body.topic, SUB)
+    yield group_need(body.consumer_group, SUB)
 
 
 def _topic_configs(command: Command) -> Iterator[Need]:
@@ -251,6 +249,28 @@ def _correction(command: Command) -> Iterator[Need]:
     yield group_need(_text(command, "compareGroup"), SUB, GET)
 
 
+def _consume_stats(command: Command) -> Iterator[Need]:
+    """Of topics that are named the answer has the ends, whether the group consumes them or not."""
+    header = GetConsumeStatsRequestHeader.decode(command.fields)
+    yield group_need(header.consumer_group, SUB, GET)
+    for topic in header.topics:
+        yield topic_need(topic, SUB, GET)
+
+
+def _queue_entries(command: Command) -> Iterator[Need]:
+    """With a group, the answer has its subscription as well."""
+    yield topic_need(_text(command, "topic"), SUB, GET)
+    group = command.fields.get("consumerGroup")
+    if group:
+        yield group_need(group, SUB, GET)
+
+
+def _group_on_topic(command: Command) -> Iterator[Need]:
+    """Changes a group; the answer says where the topic begins and ends, or that there is none."""
+    yield group_need(_text(command, "group"), UPDATE)
+    yield topic_need(_text(command, "topic"), SUB, GET, UPDATE)
+
+
 def _clone(command: Command) -> Iterator[Need]:
     yield group_need(_text(command, "srcGroup"), SUB, GET)
     yield group_need(_text(command, "destGroup"), UPDATE)
@@ -261,7 +281,7 @@ def _time_span(command: Command) -> Iterator[Need]:
     yield group_need(_text(command, "group"), SUB, GET)
 
 
-_inner, _look, _change = _cluster(UPDATE), _cluster(GET, LIST), _cluster(UPDATE)
+_look, _change = _cluster(GET, LIST), _cluster(UPDATE)
 _publish_v1, _publish_v2 = _topic("topic", PUB), _topic("b", PUB)
 _look_at_topic = _topic("topic", PUB, SUB, GET)
 _read_topic = _topic("topic", SUB, GET)
@@ -319,7 +339,7 @@ TABLE: dict[int, Needs] = {
     R.GET_TOPIC_CONFIG: _look_at_topic,
     R.GET_TOPIC_STATS_INFO: _look_at_topic,
     R.QUERY_MESSAGE: _read_topic,
-    R.QUERY_CONSUME_QUEUE: _read_topic,
+    R.QUERY_CONSUME_QUEUE: _queue_entries,
     R.QUERY_TOPIC_CONSUME_BY_WHO: _read_topic,
     R.VIEW_MESSAGE_BY_ID: _nothing,  # its processor asks for the topic of what it found
     R.GET_ALL_TOPIC_CONFIG: _all_topics(LIST),
@@ -333,7 +353,7 @@ TABLE: dict[int, Needs] = {
     # Looking at groups.
     R.GET_SUBSCRIPTIONGROUP_CONFIG: _group("group", SUB, GET),
     R.GET_CONSUMER_CONNECTION_LIST: _group("consumerGroup", SUB, GET),
-    R.GET_CONSUME_STATS: _group("consumerGroup", SUB, GET),
+    R.GET_CONSUME_STATS: _consume_stats,
     R.GET_CONSUMER_RUNNING_INFO: _group("consumerGroup", SUB, GET),
     R.QUERY_TOPICS_BY_CONSUMER: _group("group", SUB, GET),
     R.QUERY_SUBSCRIPTION_BY_CONSUMER: _group("group", SUB, GET),
@@ -356,8 +376,8 @@ TABLE: dict[int, Needs] = {
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_config,
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_configs,
     R.DELETE_SUBSCRIPTIONGROUP: _group("groupName", DELETE),
-    R.INVOKE_BROKER_TO_RESET_OFFSET: _group("group", UPDATE),
-    R.UPDATE_AND_GET_GROUP_FORBIDDEN: _group("group", UPDATE),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: _group_on_topic,
+    R.UPDATE_AND_GET_GROUP_FORBIDDEN: _group_on_topic,
     R.CLONE_GROUP_OFFSET: _clone,
     # Coordinators, for clients.
     R.CLIENT_BEAT: _client_beat,
@@ -396,44 +416,46 @@ TABLE: dict[int, Needs] = {
     R.CLEAN_EXPIRED_CONSUMEQUEUE: _change,
     R.CLEAN_UNUSED_TOPIC: _change,
     R.DELETE_EXPIRED_COMMITLOG: _change,
-    R.CONSUME_MESSAGE_DIRECTLY: _change,
     R.RESUME_CHECK_HALF_MESSAGE: _change,
     R.SET_MESSAGE_REQUEST_MODE: _change,
     R.CONTROLLER_ELECT_MASTER: _change,
     R.CLEAN_BROKER_DATA: _change,
-    R.AUTH_CREATE_USER: _change,
-    R.AUTH_UPDATE_USER: _change,
-    R.AUTH_DELETE_USER: _change,
+    # Users: a right to change the cluster is not a right to become an admin.
+    R.AUTH_CREATE_USER: _admin,
+    R.AUTH_UPDATE_USER: _admin,
+    R.AUTH_DELETE_USER: _admin,
     R.AUTH_GET_USER: _look,
     R.AUTH_LIST_USERS: _look,
-    R.AUTH_CREATE_ACL: _change,
-    R.AUTH_UPDATE_ACL: _change,
-    R.AUTH_DELETE_ACL: _change,
+    R.AUTH_CREATE_ACL: _admin,
+    R.AUTH_UPDATE_ACL: _admin,
+    R.AUTH_DELETE_ACL: _admin,
     R.AUTH_GET_ACL: _look,
     R.AUTH_LIST_ACL: _look,
+    # Shows any message to any consumer.
+    R.CONSUME_MESSAGE_DIRECTLY: _admin,
     # Between servers.
-    R.REGISTER_BROKER: _inner,
-    R.UNREGISTER_BROKER: _inner,
-    R.QUERY_DATA_VERSION: _inner,
-    R.BROKER_HEARTBEAT: _inner,
-    R.BROKER_BEAT: _inner,
-    R.CONTROLLER_ALTER_SYNC_STATE_SET: _inner,
-    R.CONTROLLER_REGISTER_BROKER: _inner,
-    R.CONTROLLER_GET_NEXT_BROKER_ID: _inner,
-    R.CONTROLLER_APPLY_BROKER_ID: _inner,
+    R.REGISTER_BROKER: _admin,
+    R.UNREGISTER_BROKER: _admin,
+    R.QUERY_DATA_VERSION: _admin,
+    R.BROKER_HEARTBEAT: _admin,
+    R.BROKER_BEAT: _admin,
+    R.CONTROLLER_ALTER_SYNC_STATE_SET: _admin,
+    R.CONTROLLER_REGISTER_BROKER: _admin,
+    R.CONTROLLER_GET_NEXT_BROKER_ID: _admin,
+    R.CONTROLLER_APPLY_BROKER_ID: _admin,
     # From servers to clients and brokers; nobody sends them to a server.
-    R.CHECK_TRANSACTION_STATE: _inner,
-    R.NOTIFY_CONSUMER_IDS_CHANGED: _inner,
-    R.RESET_CONSUMER_CLIENT_OFFSET: _inner,
-    R.GET_CONSUMER_STATUS_FROM_CLIENT: _inner,
-    R.PUSH_REPLY_MESSAGE_TO_CLIENT: _inner,
-    R.PUSH_DELIVER: _inner,
-    R.PUSH_PING: _inner,
-    R.NOTIFY_MIN_BROKER_ID_CHANGE: _inner,
-    R.NOTIFY_BROKER_ROLE_CHANGED: _inner,
+    R.CHECK_TRANSACTION_STATE: _admin,
+    R.NOTIFY_CONSUMER_IDS_CHANGED: _admin,
+    R.RESET_CONSUMER_CLIENT_OFFSET: _admin,
+    R.GET_CONSUMER_STATUS_FROM_CLIENT: _admin,
+    R.PUSH_REPLY_MESSAGE_TO_CLIENT: _admin,
+    R.PUSH_DELIVER: _admin,
+    R.PUSH_PING: _admin,
+    R.NOTIFY_MIN_BROKER_ID_CHANGE: _admin,
+    R.NOTIFY_BROKER_ROLE_CHANGED: _admin,
 }
 
 
 def needs_of(command: Command) -> Iterator[Need]:
     """What a request needs; PenstockError if its body or fields do not say it as they should."""
-    return TABLE.get(command.code, _inner)(command)
+    return TABLE.get(command.code, _admin)(command)

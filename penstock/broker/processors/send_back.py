@@ -91,11 +91,6 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return command.answer()  # the group wants no retries
-        config = self._topics.ensure(
-            retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
-        )
-        if not config.perm & Permission.WRITE:
-            raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} accepts no messages")
         record = record_at(self._store, header.offset)
         if record is None:
             raise RequestError(
@@ -106,6 +101,11 @@ class SendBackProcessor:
         if self._guard is not None:
             # A position says nothing of a topic: without this a group could be sent what it may not read.
             self._guard.require_topic(self._origin(group.name, record.message.topic), Action.SUB)
+        config = self._topics.ensure(
+            retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
+        )
+        if not config.perm & Permission.WRITE:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} accepts no messages")
         try:
             self._store_copy(connection, command, header, group, record)
         except PenstockError as error:

@@ -197,7 +197,7 @@ def test_a_server_calls_others_as_it_is_told_or_as_the_first_admin(
     assert told.guard is None
     assert told.hook is not None
     told.hook.before_request("address", command)
-    assert "Cluster" in refusal(guard, command)
+    assert "only an admin" in refusal(guard, command)
 
 
 @pytest.mark.abuse("A11")

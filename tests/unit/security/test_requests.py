@@ -11,8 +11,9 @@ from penstock.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from penstock.protocol.bodies.staged import encode_head
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.security.policy import ANY_ONE, Action, Kind, Need
+from penstock.security.policy import ANY_ONE, Action, Entry, Kind, Need, Pattern
 from penstock.security.requests import TABLE, needs_of, topic_need
+from penstock.security.users import User
 
 PUB, SUB = (Action.PUB,), (Action.SUB,)
 
@@ -29,25 +30,17 @@ def test_every_request_code_is_classified() -> None:
 
 @pytest.mark.parametrize("code", [77_777, 3_999, -1, 0])
 def test_a_code_that_nobody_knows_needs_an_admin(code: int) -> None:
-    assert needs(code) == {(Kind.CLUSTER, "*", (Action.UPDATE,))}
+    assert needs(code) == {(Kind.ADMIN, "*", ())}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.CONTROLLER_ELECT_MASTER,
-        RequestCode.BROKER_BEAT,
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
-    ],
-)
 @pytest.mark.abuse("A9")
-def test_what_changes_the_cluster_needs_an_admin(code: int) -> None:
-    assert needs(code) == {(Kind.CLUSTER, "*", (Action.UPDATE,))}
+def test_no_entry_makes_an_admin() -> None:
+    """Not even one about everything."""
+    need = Need(Kind.ADMIN, "*", ())
+    entries = [Entry(Pattern.of(text), (Action.ALL,)) for text in ("*", "Cluster:*", "Topic:*", "Group:*")]
+    assert not User("u", "secret-1", entries=tuple(entries)).may(need, "127.0.0.1")
+    assert User("u", "secret-1", is_super=True).may(need, "127.0.0.1")
+    assert str(need) == "what only an admin may do"
 
 
 def test_sends_are_checked_for_the_field_that_names_their_topic() -> None:
@@ -130,6 +123,9 @@ def test_a_peers_name_never_stands_for_many(name: str) -> None:
         needs(RequestCode.SEND_MESSAGE_V2, b=name)
     with pytest.raises(PenstockError):
         needs(RequestCode.PULL_MESSAGE, topic="T", consumerGroup=name)
+    for prefix in ("%RETRY%", "%DLQ%"):
+        with pytest.raises(PenstockError):
+            needs(RequestCode.SEND_MESSAGE_V2, b=prefix + name)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff" * 100, b"[]", b'{"consumerDataSet":7}'])

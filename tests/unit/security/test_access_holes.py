@@ -1,0 +1,226 @@
+"""What a user with a valid account could do to others, one attack for each hole that was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import RequestError
+from penstock.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from penstock.protocol.bodies.balance import ClientBeatBody
+from penstock.protocol.codes import RequestCode as R
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.command import Command
+from penstock.remoting import Connection, ProcessorTable, RemotingClient
+from penstock.runtime import Runtime
+from penstock.security import AccessOptions, Credentials, NodeAccess, SigningHook
+from penstock.security.signatures import sign
+from penstock.testing.clock import ManualClock
+from penstock.testing.embedded import EmbeddedBroker
+from tests.support.guarded import ADMIN_SECRET, SECRET, caller, run
+from tests.unit.security.access_world import ADMIN, ALICE, ANOTHERS, OWN, world
+from tests.unit.security.every_request import EVERY
+
+NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
+
+
+def rocketmq_signed(keys: dict[str, str], command: Command) -> Command:
+    """Without a stamp, as Java, Go and mqadmin sign."""
+    command.fields["AccessKey"] = keys["access_key"]
+    command.fields["Signature"] = sign(keys["secret_key"], command.fields, command.body)
+    return command
+
+
+def beat(client_id: str, *, group: str = "", topic: str = "") -> Command:
+    consumers = ()
+    if group:
+        consumers = (ConsumerData(group, subscriptions=(SubscriptionData.parse(topic, "*"),)),)
+    return Command(R.HEART_BEAT, body=HeartbeatData(client_id, (ProducerData("p"),), consumers).encode())
+
+
+@pytest.mark.abuse("A10")
+@pytest.mark.parametrize("code", [R.GET_CONSUMER_RUNNING_INFO, R.CONSUME_MESSAGE_DIRECTLY])
+def test_an_operators_signature_is_not_passed_on_to_a_client(tmp_path: Path, code: R) -> None:
+    """The broker passed the operator's request on to a consumer with everything it was signed with. The signature
+    does not cover the request code: the consumer sent it back with another one, as the operator."""
+    received: list[Command] = []
+
+    def take(connection: Connection, command: Command) -> Command:
+        received.append(command)
+        return command.answer()
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            table = ProcessorTable()
+            table.register(code, take)
+            hook = SigningHook(Credentials(ALICE["access_key"], ALICE["secret_key"]), Runtime.system())
+            attacker = RemotingClient(table, runtime=Runtime.system(), hook=hook)
+            try:
+                joined = await made.ask(attacker, "broker", beat("evil@1", group="billing", topic="orders"))
+                assert joined.code == 0
+                async with caller(None) as bare:
+                    fields = {"consumerGroup": "billing", "clientId": "evil@1"}
+                    if code == R.CONSUME_MESSAGE_DIRECTLY:
+                        fields["msgId"] = f"7F00000100002A9F{made.own.position:016X}"
+                    asked = rocketmq_signed(ADMIN, Command(code, fields))
+                    assert (await made.ask(bare, "broker", asked)).code == 0
+                    (relayed,) = received
+                    assert not {"AccessKey", "Signature", "SecurityToken"} & {*relayed.fields}
+                    # What the consumer has now is worth nothing at the broker.
+                    stolen = {name: value for name, value in relayed.fields.items() if name in asked.fields}
+                    for replayed in (R.GET_BROKER_CONFIG, R.AUTH_LIST_USERS):
+                        answer = await made.ask(bare, "broker", Command(replayed, dict(stolen)))
+                        assert (answer.code, bytes(answer.body)) == (NO_PERMISSION, b"")
+            finally:
+                await attacker.close()
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_a_right_to_change_the_cluster_makes_nobody_an_admin(tmp_path: Path) -> None:
+    """Who had `Update` on the cluster, or `*`, created an admin and was one."""
+    users = f"""
+[users.operator]
+secret = "{SECRET}"
+entries = [{{ resource = "Cluster:*", actions = ["All"] }}, {{ resource = "*", actions = ["All"] }}]
+
+[users.admin]
+secret = "{ADMIN_SECRET}"
+roles = ["admin"]
+"""
+    codes = (R.AUTH_CREATE_USER, R.AUTH_UPDATE_USER, R.AUTH_DELETE_USER, R.AUTH_CREATE_ACL)
+    others = (R.CONSUME_MESSAGE_DIRECTLY, R.AUTH_UPDATE_ACL, R.AUTH_DELETE_ACL)
+
+    async def test() -> None:
+        (tmp_path / "access.toml").write_text(users)
+        access = NodeAccess.of(AccessOptions(enabled=True), tmp_path, Runtime.system())
+        server = EmbeddedBroker(tmp_path / "data", access=access)
+        await server.start()
+        try:
+            async with caller({"access_key": "operator", "secret_key": SECRET}) as operator:
+                for code in (*codes, *others):
+                    command = EVERY[code](OWN)
+                    command.fields |= {"username": "operator", "subject": "User:operator"}
+                    assert (await operator.call(server.broker_address, command)).code == NO_PERMISSION, code
+                for code in (R.REGISTER_BROKER, R.UNREGISTER_BROKER):
+                    answer = await operator.call(server.address, EVERY[code](OWN))
+                    assert answer.code == NO_PERMISSION, code
+                allowed = EVERY[R.UPDATE_BROKER_CONFIG](OWN)
+                assert (await operator.call(server.broker_address, allowed)).code == 0
+        finally:
+            await server.stop()
+        assert (tmp_path / "access.toml").read_text() == users
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_a_disabled_user_is_refused_from_a_trusted_address_too(tmp_path: Path) -> None:
+    """A request with its name and no signature passed from there, and nothing was asked."""
+    (tmp_path / "access.toml").write_text(f"""
+[users.off]
+secret = "{SECRET}"
+enabled = false
+trusted = ["10.2.0.1"]
+
+[users.admin]
+secret = "{ADMIN_SECRET}"
+roles = ["admin"]
+""")
+    guard = NodeAccess.of(AccessOptions(enabled=True), tmp_path, Runtime(clock=ManualClock())).guard
+    assert guard is not None
+    with pytest.raises(RequestError) as refused:
+        guard.check("10.2.0.1", Command(R.UPDATE_BROKER_CONFIG, {"AccessKey": "off"}))
+    assert refused.value.code == NO_PERMISSION
+
+
+@pytest.mark.abuse("A9")
+def test_the_client_id_of_an_admins_producer_cannot_be_taken(tmp_path: Path) -> None:
+    """Replies go to the newest connection of a client id: a user who said an admin's got the replies to it."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            broker = made.server.broker
+            assert broker is not None
+            assert (await made.ask(made.clients["admin"], "broker", beat("requester@1"))).code == 0
+            victim = broker.producers.by_client_id("requester@1")
+            assert victim is not None
+            for name in ("alice", "bob"):
+                assert (await made.ask(made.clients[name], "broker", beat("requester@1"))).code == 0
+                assert broker.producers.by_client_id("requester@1") is victim
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_a_group_name_with_an_at_sign_closes_no_member_of_another_group(tmp_path: Path) -> None:
+    """To the coordinator client `c@1` of group `readers` is `c@1@readers`, like client `c` of group `1@readers`."""
+    alice_with_a_prefix = f"""
+[users.alice]
+secret = "{SECRET}"
+entries = [{{ resource = "Group:1*", actions = ["Sub"] }}]
+
+[users.bob]
+secret = "{SECRET}"
+entries = [{{ resource = "Topic:public", actions = ["Sub"] }}, {{ resource = "Group:readers", actions = ["Sub"] }}]
+
+[users.admin]
+secret = "{ADMIN_SECRET}"
+roles = ["admin"]
+"""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            (tmp_path / "access.toml").write_text(alice_with_a_prefix)
+            assert made.access.guard is not None
+            made.access.guard.look()
+            joined = Command(
+                R.CLIENT_BEAT, body=ClientBeatBody("c@1", "readers", topics=("public",)).encode()
+            )
+            assert (await made.ask(made.clients["bob"], "coordinator", joined)).code == 0
+            forged = Command(R.CLIENT_CLOSE, body=ClientBeatBody("c", "1@readers").encode())
+            await made.ask(made.clients["alice"], "coordinator", forged)
+            members = await made.ask(made.clients["bob"], "coordinator", EVERY[R.EXPLAIN](ANOTHERS))
+            assert members.code == 0
+            assert b"c@1" in members.body
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_own_groups_say_nothing_of_other_users_topics(tmp_path: Path) -> None:
+    """Progress, resets and barred groups named any topic; the answers had where it begins and ends, by number and
+    time. A look at an own queue named any group, and had what that subscribes to."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            joined = beat("reader@1", group="readers", topic="public")
+            assert (await made.ask(made.clients["bob"], "broker", joined)).code == 0
+            for code, fields in (
+                (R.GET_CONSUME_STATS, {"topic": "public"}),
+                (R.GET_CONSUME_STATS, {"topic": "", "topicList": "public"}),
+                (R.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "public", "timestamp": "-1"}),
+                (R.UPDATE_AND_GET_GROUP_FORBIDDEN, {"topic": "public"}),
+                (R.QUERY_CONSUME_QUEUE, {"consumerGroup": "readers"}),
+            ):
+                command = EVERY[code](OWN)
+                command.fields |= fields
+                answer = await made.ask(made.clients["alice"], "broker", command)
+                assert (answer.code, bytes(answer.body)) == (NO_PERMISSION, b""), (code, fields)
+
+    run(test)
+
+
+def test_a_message_that_may_not_be_sent_back_makes_no_topic(tmp_path: Path) -> None:
+    """The retry topic of the group was made before the request was refused."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            before = made.state()
+            command = EVERY[R.CONSUMER_SEND_MSG_BACK](made.own._replace(position=made.anothers.position))
+            assert (await made.ask(made.clients["alice"], "broker", command)).code == NO_PERMISSION
+            assert made.state() == before
+
+    run(test)
