@@ -140,6 +140,10 @@ format: $(DEPS_STAMP) ## Rewrite the sources the way `make check` wants them
 docs-config: $(DEPS_STAMP) ## Write docs/configuration.md from the options of each room
 	@$(PY) scripts/docs_config.py docs/configuration.md
 
+.PHONY: docs-access
+docs-access: $(DEPS_STAMP) ## Write the table of requests and rights into docs/operating/security.md
+	@$(PY) scripts/docs_access.py docs/operating/security.md
+
 .PHONY: compatibility
 compatibility: $(DEPS_STAMP) ## Write the tables of docs/compatibility.md and docs/seeds.md from what the tests said last
 	@$(PY) -m scripts.compatibility
