@@ -22,6 +22,37 @@ T = TypeVar("T")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_COORDINATOR = "127.0.0.1:9877"
 EXIT_NOT_FOUND = 1
+
+
+def warn_of_secret(what: str, instead: str) -> None:
+    """A secret was given on the command line: every process of the machine can read it there."""
+    click.echo(
+        f"penstock: {what}: `ps` shows this secret to every user of this machine; use {instead}", err=True
+    )
+
+
+def _secret_flag(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        warn_of_secret(
+            "--secret-key is deprecated", "--secret-file FILE, --credentials FILE or PENSTOCK_SECRET_KEY"
+        )
+    return value
+
+
+def secret_of(secret_key: str | None, secret_file: str | None) -> str:
+    """The secret of --secret-key or --secret-file; empty where neither is given."""
+    if secret_file is None:
+        return secret_key or ""
+    if secret_key is not None:
+        raise click.UsageError("--secret-key and --secret-file both give the secret. Leave --secret-key out")
+    from pathlib import Path
+
+    from penstock.runtime import SystemDisk
+    from penstock.security.credentials import secret_from_file
+
+    return secret_from_file(Path(secret_file), SystemDisk())
+
+
 # Who asks, and over TLS or not: for every command that talks to a cluster.
 ACCESS_OPTIONS = (
     click.option("--tls", is_flag=True, help="Connect with TLS."),
@@ -38,9 +69,15 @@ ACCESS_OPTIONS = (
     ),
     click.option("--access-key", metavar="NAME", help="Sign requests as this user (PENSTOCK_ACCESS_KEY)."),
     click.option(
+        "--secret-file",
+        metavar="FILE",
+        help="Read the user's secret from the first line of this file (or set PENSTOCK_SECRET_KEY).",
+    ),
+    click.option(
         "--secret-key",
         metavar="SECRET",
-        help="The user's secret; better in PENSTOCK_SECRET_KEY or a file, where `ps` does not show it.",
+        callback=_secret_flag,
+        help="Deprecated: the user's secret, which `ps` shows to everyone. Use --secret-file.",
     ),
     click.option(
         "--credentials",
@@ -104,12 +141,14 @@ def _cluster_options(
         tls_trusted: str | None,
         access_key: str | None,
         secret_key: str | None,
+        secret_file: str | None,
         credentials: str | None,
         tls_certificate: str | None,
         **others: Any,
     ) -> T:
+        secret = secret_of(secret_key, secret_file)
         cluster = Cluster(
-            address, timeout_ms, tls_trusted, tls, access_key, secret_key, credentials, tls_certificate
+            address, timeout_ms, tls_trusted, tls, access_key, secret, credentials, tls_certificate
         )
         return command(*arguments, cluster=cluster, **others)
 

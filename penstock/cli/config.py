@@ -138,6 +138,12 @@ class Configuration:
                 raise OptionError(f"--set {pair}: no value", "write it as in --set store.flush_mode=sync")
             section, _, name = option.strip().rpartition(".")
             self.add(Setting(section, name, value.strip(), f"--set {option.strip()}"))
+            if "secret" in name and value.strip():
+                variable = f"{PREFIX}{section}_{name}".upper()
+                self.warnings.append(
+                    f"--set {option.strip()}: `ps` shows this secret to every user of this machine; write it into the"
+                    f" file of --config, or set {variable}"
+                )
 
 
 def _place(path: Path, line: Line) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.clients import ACCESS_OPTIONS, DEFAULT_NAME_SERVER
+from penstock.cli.clients import ACCESS_OPTIONS, DEFAULT_NAME_SERVER, secret_of, warn_of_secret
 from penstock.cli.option_types import PairType
 from penstock.errors import PenstockError
 
@@ -33,6 +34,19 @@ if TYPE_CHECKING:
     from penstock.spark.progress import Report
 
 T = TypeVar("T")
+# What Spark itself takes for a secret (spark.redaction.regex), less access keys.
+_SECRET = re.compile("secret|password|token", re.IGNORECASE)
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, value: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    for name, _ in value:
+        if _SECRET.search(name):
+            warn_of_secret(f"--conf {name}", "a file that every executor has, or spark-defaults.conf")
+    return value
+
+
 NAMESERVER = click.option(
     "--nameserver",
     metavar="HOST:PORT",
@@ -50,6 +64,7 @@ CONF = click.option(
     "conf",
     type=PairType(),
     multiple=True,
+    callback=_settings,
     help="A setting of Spark, as spark.executor.memory=4g; may be repeated.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object in a line for progress.")
@@ -107,6 +122,7 @@ def access_options(command: Callable[..., T]) -> Callable[..., T]:
         tls_certificate: str | None,
         access_key: str | None,
         secret_key: str | None,
+        secret_file: str | None,
         credentials: str | None,
         **others: Any,
     ) -> T:
@@ -117,7 +133,7 @@ def access_options(command: Callable[..., T]) -> Callable[..., T]:
         ]
         access = Access(
             access_key or "",
-            secret_key or "",
+            secret_of(secret_key, secret_file),
             credentials_file=paths[0],
             tls=tls,
             tls_trusted=paths[1],

@@ -60,18 +60,30 @@ def from_environment(environment: Mapping[str, str], disk: Disk) -> Credentials 
 
 def from_file(path: Path, disk: Disk) -> Credentials:
     """See the module's text. No error quotes the file."""
-    try:
-        if disk.size(path) > _FILE_BYTES_MAX:
-            raise OptionError(f"{path} is too large for credentials")
-        text = disk.read(path).decode()
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror or error}", "name a file that can be read") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{path}: not UTF-8") from None
+    text = _text_of(path, disk)
     values = _yaml_lines(text) if path.suffix in (".yml", ".yaml") else _toml(text, path)
     return Credentials(
         values.get("access_key", ""), values.get("secret_key", ""), values.get("security_token", "")
     )
+
+
+def _text_of(path: Path, disk: Disk) -> str:
+    try:
+        if disk.size(path) > _FILE_BYTES_MAX:
+            raise OptionError(f"{path} is too large for credentials")
+        return disk.read(path).decode()
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror or error}", "name a file that can be read") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not UTF-8") from None
+
+
+def secret_from_file(path: Path, disk: Disk) -> str:
+    """A secret alone in a file, on its first line. No error quotes the file."""
+    lines = _text_of(path, disk).splitlines()
+    if not lines or not lines[0].strip():
+        raise OptionError(f"{path}: its first line is empty", "write the secret there, and nothing else")
+    return lines[0].strip()
 
 
 def _toml(text: str, path: Path) -> dict[str, str]:

@@ -59,6 +59,17 @@ def everything_about(frame) -> str:
     )
 
 
+def command_lines() -> str:
+    """What `ps` shows of every process of this machine: the JVM and the Python workers among them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+        except OSError:
+            continue  # it has ended meanwhile
+    return "\n".join(found)
+
+
 def files_below(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
@@ -69,7 +80,9 @@ def test_a_batch_and_a_stream_sign_and_show_no_secret(spark, guarded, tmp_path, 
     options = guarded.options("spark", topic="in-1")
     frame = spark.read.format("penstock").options(**options).load()
     assert frame.count() == ROWS
-    shown = everything_about(frame)
+    running = command_lines()
+    assert "org.apache.spark" in running
+    shown = everything_about(frame) + running
     assert "RelationV2" in shown
     texts = ", ".join(f"{name} '{text}'" for name, text in options.items())
     view = spark.sql(f"explain extended create temporary view v using penstock options ({texts})").first()[0]

@@ -119,6 +119,29 @@ def test_no_complaint_about_a_setting_quotes_a_secret(tmp_path: Path) -> None:
     assert SECRET not in f"{cluster!r} {options!r}"
 
 
+@pytest.mark.abuse("A11")
+@pytest.mark.parametrize("name", ["secret_key", "cluster_secret"])
+def test_a_secret_in_a_servers_arguments_is_warned_of(name: str) -> None:
+    made = configuration()
+    made.add_pairs([f"access.{name}={SECRET}", "broker.port=0"])
+    (warning,) = made.warnings
+    assert f"PENSTOCK_ACCESS_{name.upper()}" in warning
+    assert "--config" in warning
+    assert SECRET not in warning
+    quiet = configuration(**{f"PENSTOCK_ACCESS_{name.upper()}": SECRET})
+    assert quiet.warnings == []
+
+
+@pytest.mark.abuse("A11")
+def test_a_secret_among_sparks_settings_is_warned_of() -> None:
+    """Spark passes its settings to its JVM as arguments."""
+    result = CliRunner().invoke(
+        root, ["pipeline", "archive", "--conf", f"spark.executorEnv.PENSTOCK_SECRET_KEY={SECRET}"]
+    )
+    assert "spark.executorEnv.PENSTOCK_SECRET_KEY: `ps` shows this secret" in result.stderr
+    assert SECRET not in result.output
+
+
 @pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
 def test_rocketmqs_switches_turn_access_control_on(tmp_path: Path, key: str) -> None:
     file = tmp_path / "broker.conf"

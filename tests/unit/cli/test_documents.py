@@ -17,7 +17,7 @@ from penstock.testing import broker
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 CLUSTER = {"--timeout", "--tls", "--tls-trusted", "--tls-certificate", "--json"}
-CLUSTER |= {"--access-key", "--secret-key", "--credentials"}
+CLUSTER |= {"--access-key", "--secret-file", "--secret-key", "--credentials"}
 COMMON = {
     "servers.md": {"--config", "--set", "--listen-anywhere", "--log-level", "--json"},
     "commands.md": {"--nameserver", *CLUSTER},

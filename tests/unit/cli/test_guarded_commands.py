@@ -36,7 +36,9 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def test_keys_from_flags_file_and_environment(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin = ("--access-key", "admin", "--secret-key", ADMIN_SECRET)
+    secret = tmp_path / "admin.secret"
+    secret.write_text(f"{ADMIN_SECRET}\n")
+    admin = ("--access-key", "admin", "--secret-file", secret)
     commands.ok("topic", "create", "orders", "--queues", 2, *admin)
     assert "orders" in commands.ok("topic", "list", *admin)
     assert "test-broker" in commands.ok("status", *admin)
@@ -58,11 +60,18 @@ def test_keys_from_flags_file_and_environment(
 def test_a_refusal_is_one_line_that_says_why(commands: Commands, tmp_path: Path) -> None:
     broken = tmp_path / "keys.toml"
     broken.write_text(f'secret_key = "{SECRET}\n')
+    wrong, right, empty = (tmp_path / name for name in ("wrong", "right", "empty"))
+    wrong.write_text("wrong-secret")
+    right.write_text(SECRET)
+    empty.write_text("\n")
     for keys, complaint in (
         ((), "not signed"),
-        (("--access-key", "app", "--secret-key", "wrong-secret"), "not valid"),
-        (("--access-key", "reader", "--secret-key", SECRET), "no permission for"),
+        (("--access-key", "app", "--secret-file", wrong), "not valid"),
+        (("--access-key", "reader", "--secret-file", right), "no permission for"),
         (("--access-key", "app"), "belong together"),
+        (("--secret-file", right), "belong together"),
+        (("--access-key", "app", "--secret-file", empty), "first line is empty"),
+        (("--access-key", "app", "--secret-file", tmp_path / "nowhere"), "No such file"),
         (("--credentials", tmp_path / "nowhere.toml"), "No such file"),
         (("--credentials", broken), "no TOML"),
     ):
@@ -70,3 +79,26 @@ def test_a_refusal_is_one_line_that_says_why(commands: Commands, tmp_path: Path)
         assert complaint in told
         assert SECRET not in told
         assert "wrong-secret" not in told
+
+
+@pytest.mark.abuse("A11")
+def test_a_secret_on_the_command_line_works_with_a_warning_that_says_what_to_use(
+    commands: Commands, tmp_path: Path
+) -> None:
+    """`ps` shows it to every user of the machine."""
+    result = commands("topic", "list", "--access-key", "admin", "--secret-key", ADMIN_SECRET)
+    assert result.exit_code == 0
+    assert "--secret-file" in result.stderr
+    assert "PENSTOCK_SECRET_KEY" in result.stderr
+    assert ADMIN_SECRET not in result.output
+    file = tmp_path / "secret"
+    file.write_text(ADMIN_SECRET)
+    quiet = commands("topic", "list", "--access-key", "admin", "--secret-file", file)
+    assert quiet.exit_code == 0
+    assert "ps" not in quiet.stderr
+    both = commands(
+        "topic", "list", "--access-key", "admin", "--secret-file", file, "--secret-key", "other-secret"
+    )
+    assert both.exit_code == 2
+    assert "Leave --secret-key out" in both.stderr
+    assert "other-secret" not in both.output

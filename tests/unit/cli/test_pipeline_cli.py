@@ -56,7 +56,8 @@ def test_every_pipeline_is_a_command_with_the_help_that_is_listed(name: str) -> 
     assert found.get_short_help_str(200).rstrip(".") == PIPELINES[name][2].rstrip(".")
 
 
-ACCESS = {"--access-key", "--secret-key", "--credentials", "--tls", "--tls-trusted", "--tls-certificate"}
+ACCESS = {"--access-key", "--secret-file", "--secret-key", "--credentials"}
+ACCESS |= {"--tls", "--tls-trusted", "--tls-certificate"}
 COMMON = {"--nameserver", "--master", "--checkpoint", "--conf", "--json", *ACCESS}
 ON_A_PAGE = sorted((set(PIPELINES) - {"prepare"}) | {"sql"})
 
