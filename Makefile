@@ -1,7 +1,7 @@
 # Penstock: every command sets up what it needs. `make help` lists them.
 #
 # A virtual environment is made in .venv, pinned dependencies go into it, the hot modules are compiled. Stamp
-# files in .venv remember what was done: a second run costs nothing, a changed pyproject.toml, constraints.txt
+# files in .venv remember what was done: a second run costs nothing, a changed pyproject.toml, requirements.lock
 # or hot source redoes its own step only.
 
 SHELL := /bin/bash
@@ -153,8 +153,12 @@ screens: $(DEPS_STAMP) ## Write the help of every command into the file that tes
 	@$(PY) -m tests.unit.cli.test_help
 
 .PHONY: constraints
-constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt
+constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt and requirements.lock
 	@$(PY) scripts/pin_constraints.py
+
+.PHONY: sbom
+sbom: $(DEPS_STAMP) ## Write the list of components of a release, CycloneDX, into dist/
+	@$(PY) -m scripts.sbom dist/penstock-$$($(PY) -c 'import penstock; print(penstock.__version__)').cdx.json
 
 .PHONY: hooks
 hooks: $(DEPS_STAMP) ## Install the pre-commit hooks into this clone
@@ -182,13 +186,16 @@ $(VENV_STAMP): | scripts/ensure-python
 	@python=$$(PYTHON='$(PYTHON)' scripts/ensure-python); "$$python" -m venv --clear $(VENV)
 	@touch $@
 
-# The build tools come first and pinned; then the package is installed without an isolated build, which would
-# fetch them again, unpinned. Nothing is compiled here: that is the next step's, which can be repeated alone.
-$(DEPS_STAMP): pyproject.toml constraints.txt $(VENV_STAMP)
-	@echo '== dependencies, as pinned in constraints.txt'
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
-	@PENSTOCK_PURE=1 $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	    --no-build-isolation --editable '.[dev,fast,spark]'
+# Every file that is installed has a hash in requirements.lock. The build tools come first: packages that come as source
+# (pyspark) are built with them, without an isolated build, which would fetch build tools that no hash vouches for.
+# Then the project itself. Its hot modules are not compiled here: that is the next step, which can be repeated alone.
+INSTALL = $(PY) -m pip install --quiet --disable-pip-version-check
+$(DEPS_STAMP): pyproject.toml requirements.lock $(VENV_STAMP)
+	@echo '== dependencies, as locked in requirements.lock'
+	@sed -n '/^\(setuptools\|cython\)==/,/[^\\]$$/p' requirements.lock > $(VENV)/build-tools.lock
+	@$(INSTALL) --require-hashes --no-deps --only-binary :all: -r $(VENV)/build-tools.lock
+	@$(INSTALL) --require-hashes --no-deps --no-build-isolation -r requirements.lock
+	@PENSTOCK_PURE=1 $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Without a compiler the rest still works, so this step warns, keeps no stamp, and is tried again next time. An

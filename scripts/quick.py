@@ -34,7 +34,7 @@ PROCESSES = "tests/processes.toml"
 # Of the two minutes: until the processes of a run have collected their tests, and until the last has ended.
 OVERHEAD_S = 25.0
 # Files whose change may break any test.
-EVERYTHING = ("tests/conftest.py", "pyproject.toml", "constraints.txt")
+EVERYTHING = ("tests/conftest.py", "pyproject.toml", "requirements.lock")
 
 
 @dataclass(frozen=True, slots=True)
