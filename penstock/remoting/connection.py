@@ -49,6 +49,7 @@ LARGE_BODY = 16 * 1024
 REMARK_MAX = 2048
 # A shorter silence says nothing about a connection, however impatient the caller.
 SILENT_MS = 500
+WITHDRAWN = "the permission was withdrawn while the request waited; ask an admin"
 # How long one peer's requests are handled before those of others are looked at.
 SLICE_MS = 20
 # Answers that are gathered before they are written, while there are more requests to handle.
@@ -326,9 +327,13 @@ class Connection(asyncio.Protocol):
             self._put(response)
 
     def answer(self, request: Command, response: Command) -> None:
-        """Answer a request whose handler returned None."""
-        if self.is_open:
-            self._reply(request, response)
+        """Answer a request whose handler returned None. What it waited for is given only to who may still have it."""
+        if not self.is_open:
+            return
+        guard = self._endpoint.guard
+        if response.body and guard is not None and not guard.still_allows(self.peer.ip, request):
+            response = request.answer(ResponseCode.NO_PERMISSION, WITHDRAWN)
+        self._reply(request, response)
 
     def _put(self, command: Command) -> None:
         body = command.body

@@ -22,6 +22,9 @@ class RequestGuard(Protocol):
     def check(self, source: str, command: Command) -> None:
         """Let a request from this address pass, or raise what its sender is answered."""
 
+    def still_allows(self, source: str, command: Command) -> bool:
+        """Whether a request that passed before would pass now: rights may have been withdrawn while it waited."""
+
 
 class ProcessorTable:
     """Handlers by request code."""

@@ -37,6 +37,9 @@ entries = [{{ resource = "Topic:orders", actions = {ALL} }}, {{ resource = "Grou
 secret = "{SECRET}"
 entries = [{{ resource = "Topic:public", actions = {ALL} }}, {{ resource = "Group:readers", actions = {ALL} }}]
 
+[users.carol]
+secret = "{SECRET}"
+
 [users.off]
 secret = "{SECRET}"
 enabled = false
@@ -52,6 +55,7 @@ roles = ["admin"]
 """
 ALICE = {"access_key": "alice", "secret_key": SECRET}
 BOB = {"access_key": "bob", "secret_key": SECRET}
+CAROL = {"access_key": "carol", "secret_key": SECRET}
 ADMIN = {"access_key": "admin", "secret_key": ADMIN_SECRET}
 
 
@@ -156,7 +160,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         broker = server.broker
         assert broker is not None
         await until(lambda: broker.options.broker_id == 0 and broker.push.is_running, "the broker is master")
-        for name, keys in (("alice", ALICE), ("bob", BOB), ("admin", ADMIN)):
+        for name, keys in (("alice", ALICE), ("bob", BOB), ("carol", CAROL), ("admin", ADMIN)):
             made.clients[name] = await stack.enter_async_context(caller(keys))
         made.prepare()
         await _fill(made)

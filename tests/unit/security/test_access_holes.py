@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from penstock.protocol.bodies.balance import ClientBeatBody
 from penstock.protocol.codes import RequestCode as R
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import Connection, ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, Credentials, NodeAccess, SigningHook
@@ -222,5 +225,42 @@ def test_a_message_that_may_not_be_sent_back_makes_no_topic(tmp_path: Path) -> N
             command = EVERY[R.CONSUMER_SEND_MSG_BACK](made.own._replace(position=made.anothers.position))
             assert (await made.ask(made.clients["alice"], "broker", command)).code == NO_PERMISSION
             assert made.state() == before
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+@pytest.mark.parametrize("code", [R.PULL_MESSAGE, R.POP_MESSAGE])
+def test_a_right_that_is_withdrawn_ends_what_waits(tmp_path: Path, code: R) -> None:
+    """A pull or pop that waited for messages got them, although its user had been disabled meanwhile."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            broker, guard = made.server.broker, made.access.guard
+            assert broker is not None
+            assert guard is not None
+            command = EVERY[code](OWN)
+            if code == R.PULL_MESSAGE:
+                suspended = int(PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND)
+                command.fields |= {
+                    "queueOffset": "1",
+                    "sysFlag": str(suspended),
+                    "suspendTimeoutMillis": "20000",
+                }
+            else:
+                command.fields |= {
+                    "initMode": "1",
+                    "pollTime": "20000",
+                    "bornTime": str(Runtime.system().clock.now_ms()),
+                }
+                # The first pop takes what is there.
+                await made.ask(made.clients["alice"], "broker", EVERY[code](OWN))
+            waiting = asyncio.ensure_future(made.ask(made.clients["alice"], "broker", command))
+            held = await made.ask(made.clients["alice"], "broker", EVERY[R.GET_MAX_OFFSET](OWN))
+            assert (held.code, waiting.done()) == (0, False)
+            guard.change(guard.users.put(replace(guard.users.by_name["alice"], is_enabled=False)))
+            assert (await made.ask(made.clients["admin"], "broker", EVERY[R.SEND_MESSAGE_V2](OWN))).code == 0
+            answer = await waiting
+            assert (answer.code, bytes(answer.body)) == (NO_PERMISSION, b"")
 
     run(test)

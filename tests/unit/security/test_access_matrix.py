@@ -174,6 +174,19 @@ def test_strangers_get_nothing_and_change_nothing(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.abuse("A9")
+def test_an_account_without_entries_is_good_for_nothing_but_a_signature(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            before = made.state()
+            for server, row, place in _all(made):
+                if row.needs != ("signed",):
+                    await _expect(made, "carol", server, row, place, "no")
+            assert made.state() == before
+
+    run(test)
+
+
 @pytest.mark.abuse("A7")
 @pytest.mark.abuse("A9")
 def test_users_do_to_others_what_the_matrix_says(tmp_path: Path) -> None:
