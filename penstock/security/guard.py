@@ -14,6 +14,7 @@ so a handler may use it until it waits for something.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from penstock.security.users_file import read_users, save_users
 _AUDIT = logging.getLogger("penstock.audit")
 _LOG = logging.getLogger("penstock.security")
 _BLAMED_MAX = 1_000
+_LINES_A_MINUTE = 60
+_MINUTE_MS = 60_000
 _NOBODY = "a secret that no user has"
 YAML_ENDINGS = (".yml", ".yaml")
 
@@ -48,6 +51,9 @@ class Guard:
         self._clock = runtime.clock
         self._seen = SeenStamps(runtime.clock, options.stamp_window_ms, options.sessions_max)
         self._blamed: set[tuple[str, str, str]] = set()
+        # Lines about each address since then.
+        self._lines: Counter[str] = Counter()
+        self._blamed_since_ms = runtime.clock.monotonic_ms()
         self._version: tuple[int, int] = (0, 0)
         self._looked_ms = runtime.clock.monotonic_ms()
         self._current: tuple[User | None, str] = (None, "")
@@ -217,10 +223,25 @@ class Guard:
         return "" if user is None else user.name
 
     def _blame(self, source: str, command: Command, error: RequestError) -> None:
-        """Once for each address, user and reason: a client that tries again and again must not fill the log."""
+        """Once for each address, user and reason, and so many in a minute: a client that tries again and again, or
+        each time with another name, must not fill the log."""
         key = (source, command.fields.get(ACCESS_KEY_FIELD, "")[:64], error.message)
-        if key not in self._blamed:
-            if len(self._blamed) >= _BLAMED_MAX:
-                self._blamed.clear()
-            self._blamed.add(key)
-            _AUDIT.warning("refused request %d from %s: %s", command.code, source, error.message[:300])
+        if key in self._blamed:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._blamed_since_ms >= _MINUTE_MS:
+            self._blamed_since_ms = now_ms
+            self._lines.clear()
+        self._lines[source] += 1
+        if self._lines[source] > _LINES_A_MINUTE or len(self._lines) > _BLAMED_MAX:
+            return
+        if len(self._blamed) >= _BLAMED_MAX:
+            self._blamed.clear()
+        self._blamed.add(key)
+        _AUDIT.warning("refused request %d from %s: %s", command.code, source, error.message[:300])
+        if self._lines[source] == _LINES_A_MINUTE:
+            _AUDIT.warning(
+                "refused %d requests from %s: the rest of this minute's are not logged",
+                _LINES_A_MINUTE,
+                source,
+            )

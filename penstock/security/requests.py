@@ -32,6 +32,8 @@ Needs = Callable[[Command], Iterator[Need]]
 
 RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
 TEMPLATE_TOPIC = "TBW102"
+# More than the retry topic of the longest group and topic has.
+_NAME_MAX = 512
 # Groups that tools pull with; nobody's progress depends on them, so the topic alone decides. What they send back
 # would be there for all, so for that they need permission like any other.
 TOOL_GROUPS = frozenset(("TOOLS_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONSAPI_PULL", "CID_RMQ_SYS_TRANS"))
@@ -56,9 +58,10 @@ def group_need(group: str, *actions: Action) -> Need:
 
 
 def _check_name(name: str) -> None:
-    """A peer's name must not be one of those that stand for many."""
-    if not name or name in ("*", ANY_ONE):
-        raise FieldError(f"{name!r} is the name of no topic or group", "name one")
+    """A peer's name must not be one of those that stand for many, nor so long that remembering what was decided about
+    it would cost memory. No topic or group has such a name."""
+    if not name or name in ("*", ANY_ONE) or len(name) > _NAME_MAX:
+        raise FieldError(f"{name[:80]!r} is the name of no topic or group", "name one")
 
 
 # -- kinds of requests ---------------------------------------------------------------------------------------

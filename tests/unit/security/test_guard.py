@@ -171,6 +171,23 @@ def test_a_refusal_is_in_the_audit_log_once_for_each_reason(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.abuse("A25")
+def test_refusals_with_ever_new_names_do_not_fill_the_log(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each was a line: of a stranger's invented users, and of a user's invented topics."""
+    guard = make(tmp_path, clock)
+    with caplog.at_level(logging.WARNING, "penstock.audit"):
+        for number in range(1_000):
+            refusal(guard, signed(f"stranger-{number}", "wrong-secret", b="orders"))
+            refusal(guard, signed("app", SECRET, b=f"other-{number}"), "10.0.0.7")
+        assert len(caplog.records) == 2 * 61
+        assert sum("not logged" in record.getMessage() for record in caplog.records) == 2
+        clock.advance(60_000)
+        refusal(guard, signed("one-more", "wrong-secret", b="orders"))
+    assert "one-more" in caplog.records[-1].getMessage()
+
+
 @pytest.mark.parametrize("text", [None, "", "trusted = []\n"])
 def test_access_control_without_users_does_not_start(
     tmp_path: Path, clock: ManualClock, text: str | None

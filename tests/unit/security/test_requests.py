@@ -117,7 +117,8 @@ def test_tools_need_the_topic_alone_but_send_nothing_back() -> None:
     assert retries == {(Kind.GROUP, "TOOLS_CONSUMER", SUB)}
 
 
-@pytest.mark.parametrize("name", ["", "*", ANY_ONE])
+@pytest.mark.abuse("A6")
+@pytest.mark.parametrize("name", ["", "*", ANY_ONE, "x" * 513])
 def test_a_peers_name_never_stands_for_many(name: str) -> None:
     with pytest.raises(PenstockError):
         needs(RequestCode.SEND_MESSAGE_V2, b=name)
