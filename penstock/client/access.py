@@ -102,6 +102,6 @@ def explaining() -> Iterator[None]:
             raise
         raise ClientError(
             f"{REFUSED}{error.remark}",
-            "keys are those of accessKey and secretKey (--access-key, --secret-key), of credentialsFile "
+            "keys are those of accessKey and secretKey (--access-key, --secret-file), of credentialsFile "
             "(--credentials), or of the environment of the process that asks, which each executor has for itself",
         ) from error

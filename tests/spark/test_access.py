@@ -137,11 +137,11 @@ def test_a_refusal_is_told_by_whoever_meets_it_first(spark, guarded, tmp_path):
     ):
         told = refused(action)
         assert "the signature of 'spark' is not valid: no such user, or another secret key" in told
-        assert "accessKey and secretKey (--access-key, --secret-key)" in told
+        assert "accessKey and secretKey (--access-key, --secret-file)" in told
 
 
 @pytest.mark.abuse("A11")
-def test_commands_take_keys_and_print_no_secret(spark, guarded, monkeypatch, tmp_path):
+def test_commands_take_keys_and_print_no_secret(spark, guarded, monkeypatch, tmp_path, tmp_path_factory):
     @contextmanager
     def session(app, master, conf, log=None):
         try:
@@ -155,7 +155,9 @@ def test_commands_take_keys_and_print_no_secret(spark, guarded, monkeypatch, tmp
 
     def command(*arguments: object, user: str = "admin", secret: str = "", code: int = 0) -> str:
         flags = ["--nameserver", guarded.address, "--tls-trusted", guarded.certificate, "--access-key", user]
-        flags += ["--secret-key", secret or SECRETS[user]]
+        file = tmp_path_factory.mktemp("keys") / "secret"
+        file.write_text(secret or SECRETS[user])
+        flags += ["--secret-file", str(file)]
         line = [*map(str, arguments), *flags]
         done = click.testing.CliRunner().invoke(root, line, prog_name="penstock")
         said.append(done.output + done.stderr)
@@ -183,7 +185,7 @@ def test_commands_take_keys_and_print_no_secret(spark, guarded, monkeypatch, tmp
             "pipeline", "archive", "--topic", "in-1", "--to", tmp_path / "none", "--once", user="idle", code=2
         ),
     ):
-        assert "--secret-key" in refusal
+        assert "--secret-file" in refusal
     assert "starts again" not in said[-1], "waiting mends no key"
     for secret in (*SECRETS.values(), "wrong-secret-e2"):
         assert not any(secret in text for text in said)

@@ -217,7 +217,7 @@ def test_a_refusal_says_why_and_where_keys_come_from(guarded: GuardedNode) -> No
     for action in (read, stream, write):
         with pytest.raises(ClientError, match="the signature of 'spark' is not valid") as caught:
             action(guarded.options("spark", "wrong-secret-e2", topic="in-1"))
-        assert "accessKey and secretKey (--access-key, --secret-key)" in str(caught.value)
+        assert "accessKey and secretKey (--access-key, --secret-file)" in str(caught.value)
         assert "wrong-secret-e2" not in str(caught.value)
     unsigned = {"nameserver": guarded.address, "topic": "in-1", "tlsTrusted": guarded.certificate}
     for action in (read, stream, write):
