@@ -23,7 +23,6 @@ from penstock.protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
-from penstock.security.freshness import STAMP_FIELD
 from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, TOKEN_FIELD
 from penstock.store import MessageStore
 
@@ -61,9 +60,11 @@ class ClientCalls:
             self._under_way -= 1
 
 
-# What the operator's request is signed with. A signature says nothing of the request code, so a client that got it
-# could send it to the broker with another one, and do in the operator's name whatever needs no other fields.
-_PROOFS = frozenset((ACCESS_KEY_FIELD, SIGNATURE_FIELD, TOKEN_FIELD, STAMP_FIELD))
+# What the operator's request is signed with: these, and Penstock's own fields (stamp, signature). RocketMQ's
+# signature does not cover the request code, so a client that got it could send it to the broker with another one, and
+# do in the operator's name what needs no other fields.
+_PROOFS = frozenset((ACCESS_KEY_FIELD, SIGNATURE_FIELD, TOKEN_FIELD))
+_OWN_PREFIX = "Penstock"
 
 
 class RelayProcessor:
@@ -137,6 +138,10 @@ class RelayProcessor:
     async def _relay(
         self, channel: ClientChannel, command: Command, fields: dict[str, str], body: bytes | bytearray
     ) -> Command:
-        passed_on = {name: value for name, value in fields.items() if name not in _PROOFS}
+        passed_on = {
+            name: value
+            for name, value in fields.items()
+            if name not in _PROOFS and not name.startswith(_OWN_PREFIX)
+        }
         answer = await self._calls.call(channel, Command(command.code, passed_on, body))
         return command.answer(answer.code, answer.remark, answer.fields, answer.body)
