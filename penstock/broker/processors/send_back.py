@@ -92,18 +92,19 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             return command.answer()  # the group wants no retries
         record = record_at(self._store, header.offset)
+        if record is not None and self._guard is not None:
+            # A position says nothing of a topic: without this a group could be sent what it may not read.
+            self._guard.require_topic(self._origin(group.name, record.message.topic), Action.SUB)
+        # Before a missing message is reported, as in RocketMQ: clients without members make a group's topic so.
+        config = self._topics.ensure(
+            retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
+        )
         if record is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no message at log position {header.offset}",
                 "it may have expired; commit and go on",
             )
-        if self._guard is not None:
-            # A position says nothing of a topic: without this a group could be sent what it may not read.
-            self._guard.require_topic(self._origin(group.name, record.message.topic), Action.SUB)
-        config = self._topics.ensure(
-            retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
-        )
         if not config.perm & Permission.WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} accepts no messages")
         try:
