@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.errors import FieldError
+from penstock.errors import FieldError, RequestError
 from penstock.protocol.bodies.balance import ClientBeatBody, ClientKind, LeaseRequestBody
 from penstock.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
 from penstock.protocol.bodies.pop import BatchAckMessageRequestBody, QueryAssignmentRequestBody
@@ -22,7 +22,7 @@ from penstock.protocol.bodies.tables import (
     decode_group_config_list,
     decode_topic_config_list,
 )
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import GetConsumeStatsRequestHeader
 from penstock.protocol.pop_handles import topic_kind
@@ -31,6 +31,7 @@ from penstock.security.policy import ANY_ONE, Action, Kind, Need
 Needs = Callable[[Command], Iterator[Need]]
 
 RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
+REPLY_SUFFIX = "_REPLY_TOPIC"
 TEMPLATE_TOPIC = "TBW102"
 # More than the retry topic of the longest group and topic has.
 _NAME_MAX = 512
@@ -119,6 +120,23 @@ def _text(command: Command, field: str) -> str:
     if not value:
         raise FieldError(f"the request has no field {field!r}", "it is mandatory")
     return value
+
+
+def _reply(field: str) -> Needs:
+    """A reply reaches the client that its properties name, whatever topic it is sent to: who may send to the topic of
+    replies, and no one else, may reply."""
+
+    def needs(command: Command) -> Iterator[Need]:
+        topic = _text(command, field)
+        if not topic.endswith(REPLY_SUFFIX):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"a reply cannot be sent to topic {topic[:80]!r}",
+                f"send it to <cluster>{REPLY_SUFFIX}",
+            )
+        yield topic_need(topic, PUB)
+
+    return needs
 
 
 def _consume(command: Command) -> Iterator[Need]:
@@ -295,8 +313,8 @@ TABLE: dict[int, Needs] = {
     R.SEND_MESSAGE: _publish_v1,
     R.SEND_MESSAGE_V2: _publish_v2,
     R.SEND_BATCH_MESSAGE: _publish_v2,
-    R.SEND_REPLY_MESSAGE: _publish_v1,
-    R.SEND_REPLY_MESSAGE_V2: _publish_v2,
+    R.SEND_REPLY_MESSAGE: _reply("topic"),
+    R.SEND_REPLY_MESSAGE_V2: _reply("b"),
     R.END_TRANSACTION: _end_transaction,
     R.RECALL_MESSAGE: _publish_v1,
     R.STAGE_MESSAGES: _stage,

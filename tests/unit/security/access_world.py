@@ -31,11 +31,19 @@ ALL = '["All"]'
 USERS = f"""
 [users.alice]
 secret = "{SECRET}"
-entries = [{{ resource = "Topic:orders", actions = {ALL} }}, {{ resource = "Group:billing", actions = {ALL} }}]
+entries = [
+  {{ resource = "Topic:orders", actions = {ALL} }},
+  {{ resource = "Topic:orders_REPLY_TOPIC", actions = {ALL} }},
+  {{ resource = "Group:billing", actions = {ALL} }},
+]
 
 [users.bob]
 secret = "{SECRET}"
-entries = [{{ resource = "Topic:public", actions = {ALL} }}, {{ resource = "Group:readers", actions = {ALL} }}]
+entries = [
+  {{ resource = "Topic:public", actions = {ALL} }},
+  {{ resource = "Topic:public_REPLY_TOPIC", actions = {ALL} }},
+  {{ resource = "Group:readers", actions = {ALL} }},
+]
 
 [users.carol]
 secret = "{SECRET}"

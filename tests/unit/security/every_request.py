@@ -98,6 +98,19 @@ def send_v2(code: int) -> Make:
     return lambda at: Command(int(code), send_header(at).encode(), b"body")
 
 
+def reply_to(at: Place) -> Place:
+    """Whose topic of replies it is; the broker's own topics have none."""
+    return at if at.topic.isupper() else at._replace(topic=f"{at.topic}_REPLY_TOPIC")
+
+
+def reply_v1(code: int) -> Make:
+    return lambda at: Command(int(code), send_header(reply_to(at)).encode_v1(), b"body")
+
+
+def reply_v2(code: int) -> Make:
+    return lambda at: Command(int(code), send_header(reply_to(at)).encode(), b"body")
+
+
 def send_batch(at: Place) -> Command:
     return Command(int(R.SEND_BATCH_MESSAGE), send_header(at, batch=True).encode(), batch_item(b"one"))
 
@@ -207,8 +220,8 @@ EVERY: dict[int, Make] = {
     R.SEND_MESSAGE: send_v1(R.SEND_MESSAGE),
     R.SEND_MESSAGE_V2: send_v2(R.SEND_MESSAGE_V2),
     R.SEND_BATCH_MESSAGE: send_batch,
-    R.SEND_REPLY_MESSAGE: send_v1(R.SEND_REPLY_MESSAGE),
-    R.SEND_REPLY_MESSAGE_V2: send_v2(R.SEND_REPLY_MESSAGE_V2),
+    R.SEND_REPLY_MESSAGE: reply_v1(R.SEND_REPLY_MESSAGE),
+    R.SEND_REPLY_MESSAGE_V2: reply_v2(R.SEND_REPLY_MESSAGE_V2),
     R.END_TRANSACTION: make(
         R.END_TRANSACTION,
         topic="$topic",

@@ -22,7 +22,7 @@ from penstock.security.signatures import sign
 from penstock.testing.clock import ManualClock
 from penstock.testing.embedded import EmbeddedBroker
 from tests.support.guarded import ADMIN_SECRET, SECRET, caller, run
-from tests.unit.security.access_world import ADMIN, ALICE, ANOTHERS, OWN, world
+from tests.unit.security.access_world import ADMIN, ALICE, ANOTHERS, BOB, OWN, world
 from tests.unit.security.every_request import EVERY
 
 NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
@@ -269,5 +269,39 @@ def test_a_right_that_is_withdrawn_ends_what_waits(tmp_path: Path, code: R) -> N
             assert (await made.ask(made.clients["admin"], "broker", EVERY[R.SEND_MESSAGE_V2](OWN))).code == 0
             answer = await waiting
             assert (answer.code, bytes(answer.body)) == (NO_PERMISSION, b"")
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+@pytest.mark.parametrize("code", [R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2])
+def test_who_may_not_reply_reaches_no_client_with_a_reply(tmp_path: Path, code: R) -> None:
+    """A reply goes to the client that it names, whatever its topic: Pub on any topic was enough to answer for
+    others."""
+    received: list[Command] = []
+
+    def take(connection: Connection, command: Command) -> Command:
+        received.append(command)
+        return command.answer()
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            table = ProcessorTable()
+            table.register(R.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+            hook = SigningHook(Credentials(BOB["access_key"], BOB["secret_key"]), Runtime.system())
+            victim = RemotingClient(table, runtime=Runtime.system(), hook=hook)
+            try:
+                assert (await made.ask(victim, "broker", beat("victim@1"))).code == 0
+                forged = EVERY[code](OWN)
+                field, properties = ("topic", "properties") if code == R.SEND_REPLY_MESSAGE else ("b", "i")
+                forged.fields |= {field: "orders", properties: "REPLY_TO_CLIENT\x01victim@1\x02"}
+                answer = await made.ask(made.clients["alice"], "broker", forged)
+                assert (answer.code != 0, received) == (True, [])
+                allowed = EVERY[code](OWN)
+                allowed.fields[properties] = "REPLY_TO_CLIENT\x01victim@1\x02"
+                assert (await made.ask(made.clients["alice"], "broker", allowed)).code == 0
+                assert len(received) == 1
+            finally:
+                await victim.close()
 
     run(test)

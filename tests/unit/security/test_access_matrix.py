@@ -93,7 +93,13 @@ def _shown(need: Need) -> str:
     if need.kind is Kind.ADMIN:
         return "admin"
     actions = "|".join(need.actions)
-    names = {"orders": "Topic:", "billing": "Group:", "?": f"any {need.kind}:", "*": f"{need.kind}:*"}
+    names = {
+        "orders": "Topic:",
+        "orders_REPLY_TOPIC": "Topic:",
+        "billing": "Group:",
+        "?": f"any {need.kind}:",
+        "*": f"{need.kind}:*",
+    }
     return f"{names[need.name]} {actions}"
 
 

@@ -50,9 +50,11 @@ def test_sends_are_checked_for_the_field_that_names_their_topic() -> None:
     for code in (
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
     ):
         assert needs(code, **both) == {(Kind.TOPIC, "theirs", PUB)}
+    replies = {"topic": "mine_REPLY_TOPIC", "b": "theirs_REPLY_TOPIC"}
+    assert needs(RequestCode.SEND_REPLY_MESSAGE, **replies) == {(Kind.TOPIC, "mine_REPLY_TOPIC", PUB)}
+    assert needs(RequestCode.SEND_REPLY_MESSAGE_V2, **replies) == {(Kind.TOPIC, "theirs_REPLY_TOPIC", PUB)}
 
 
 def test_retry_and_dead_letter_topics_are_the_groups() -> None:
