@@ -346,8 +346,8 @@ class AsyncConsumer:
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not.
         Waits a little for them; one whose broker is away comes when that is back."""
-        self.use(POLL if self._style == "" else self._style)
         await self.core.assign(queues)
+        self.use(POLL if self._style == "" else self._style)
         try:
             async with asyncio.timeout(self.client_options.call_timeout_ms / 1000):
                 await self.core.rebalancing.settled()
@@ -470,6 +470,7 @@ class AsyncConsumer:
     def use(self, style: str) -> None:
         """A consumer is used in one style."""
         if not self._style:
+            self.core.require_topics()
             self._style = style
             if style == POLL:
                 self.core.offsets.is_manual = True

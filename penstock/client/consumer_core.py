@@ -29,17 +29,18 @@ from penstock.client.handout import Handout
 from penstock.client.holdings import Holdings, idle
 from penstock.client.instance import ClientInstance
 from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetBackend, OffsetStore
-from penstock.client.options import ConsumerOptions
+from penstock.client.options import DEFAULT_GROUP, ConsumerOptions
 from penstock.client.pop_messages import PopCalls
 from penstock.client.pop_sources import PopSources
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.queue_loop import QueueContext
 from penstock.client.rebalance import Rebalance, Stuck
 from penstock.client.rebalancing import OnQueues, Rebalancing
+from penstock.client.received import RETRY_PREFIX
 from penstock.client.retries import Retries
 from penstock.client.start_offsets import StartOffsets
 from penstock.client.subscription import Subscriptions
-from penstock.errors import ClientError, OptionError, ResponseError, RouteNotFoundError
+from penstock.errors import ClientError, OptionError, PenstockError, ResponseError, RouteNotFoundError
 from penstock.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -214,6 +215,12 @@ class ConsumerCore:
 
     def start(self) -> None:
         """Begin; queues come with the first subscription or assignment."""
+        if self.group == DEFAULT_GROUP:
+            logger.warning(
+                "this consumer was given no group: it shares the messages with all other consumers in %s; "
+                'name one: Consumer(..., group="...")',
+                DEFAULT_GROUP,
+            )
         self.handout.now_ms = self.clock.monotonic_ms()
         self.rebalancing.start()
         loops = [self._persist_loop, self._watch_loop]
@@ -294,6 +301,24 @@ class ConsumerCore:
             await self._check_filter(wanted)
         self.subscriptions.put(wanted)
         self.rebalancing.soon(news=True)
+        self.spawn(self._warn_if_missing(topic))
+
+    async def _warn_if_missing(self, topic: str) -> None:
+        """The topic may come later, or be misspelt: then nothing would ever arrive."""
+        try:
+            await self.instance.routes.get(topic)
+        except RouteNotFoundError as error:
+            logger.warning("group %s waits for messages: %s", self.group, error)
+        except PenstockError as error:
+            logger.debug("route of topic %s: %s", topic, error)
+
+    def require_topics(self) -> None:
+        """Refuse to wait for messages where none can come."""
+        if self.rebalancing.assigned is None and all(topic.startswith(RETRY_PREFIX) for topic in self.topics):
+            raise ClientError(
+                f"the consumer of group {self.group} has subscribed to no topic",
+                "call subscribe(topic) before it reads messages, or assign(queues)",
+            )
 
     async def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
