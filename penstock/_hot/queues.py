@@ -20,8 +20,10 @@ if not cython.compiled:
     from penstock._hot.bits import java_hash, put_i32, put_i64
     from penstock._hot.layout import ENTRY_SIZE
 
-# Entries of memory that a queue keeps for the next ones; a busy queue would otherwise ask for it again each time.
+# Entries of memory that a busy queue keeps for the next ones, or else it would ask for it again each time; busy is
+# one that gathered so many. There may be 100,000 queues that are not.
 TAIL_KEPT = 4096
+TAIL_BUSY = 512
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -36,7 +38,7 @@ class QueueState:
         self.tail_first = next_offset
         self.tail_count = 0
         self.max_phy = -1
-        self.tail = bytearray(64 * ENTRY_SIZE)
+        self.tail = bytearray(ENTRY_SIZE)
         prefix: bytes = topic + b"#"
         p: cython.p_uchar = prefix
         self.key_seed = java_hash(p, 0, len(prefix), 0)
@@ -81,8 +83,8 @@ class QueueState:
             self.tail[: left * ENTRY_SIZE] = self.tail[count * ENTRY_SIZE : self.tail_count * ENTRY_SIZE]
         self.tail_first += count
         self.tail_count = left
-        if left == 0 and len(self.tail) > TAIL_KEPT * ENTRY_SIZE:
-            self.tail = bytearray(64 * ENTRY_SIZE)
+        if left == 0 and (count < TAIL_BUSY or len(self.tail) > TAIL_KEPT * ENTRY_SIZE):
+            self.tail = bytearray(ENTRY_SIZE)
 
     def keep_tail(self, count: int) -> None:
         """Forget all but the oldest `count` entries of the tail."""

@@ -110,10 +110,11 @@ class Broker:
         self._ha_runtime = ha_runtime(runtime, access, tls)
         clock, config = runtime.clock, StorePaths(self.data_dir).config
         limit = CreationLimit(clock, options.create_per_second, options.create_burst)
-        self.topics = Topics(options, runtime, config, limit)
-        self.groups = Groups(options, runtime, config, limit)
-        self.offsets = ConsumerOffsets(options, runtime, config)
-        self.modes = RequestModes(options, runtime, config)
+        self._journal = journal = TableJournal(runtime.disk, config)
+        self.topics = Topics(options, runtime, journal, limit)
+        self.groups = Groups(options, runtime, journal, limit)
+        self.offsets = ConsumerOffsets(options, runtime, journal)
+        self.modes = RequestModes(options, runtime, journal)
         self.sequences = Idempotence(options, runtime, config)
         self.consumers = Consumers(options, clock)
         self.producers = Producers(options, clock)
@@ -136,7 +137,6 @@ class Broker:
             ha_port=lambda: self.place.ha_port if self.place is not None else 0,
             **self._calls,
         )
-        self._config = config
         self.table = ProcessorTable()
         self._vip_table = ProcessorTable()
         self.fast_path = FastPathSlot()
@@ -272,7 +272,7 @@ class Broker:
         """Before any request has a processor: nobody may see the half of a batch that a crash has left."""
         options, runtime = self.options, self._runtime
         self.publications = Publications(
-            options, store, self.topics, self.rules, self.flow, self.statistics, runtime, self._config
+            options, store, self.topics, self.rules, self.flow, self.statistics, runtime, self._journal
         )
         if not options.is_slave:  # a slave has what its master has decided
             await asyncio.get_running_loop().run_in_executor(None, self.publications.recover)
@@ -284,7 +284,7 @@ class Broker:
         writer = self.writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
         publications.replicated = writer.replicated
         self.sequences.open(store, self.topics)
-        delay = self.delay = DelayService(options, store, writer, flusher, runtime, self._config)
+        delay = self.delay = DelayService(options, store, writer, flusher, runtime, self._journal)
         delay.load()
         paths = StorePaths(self.data_dir)
         timers = self.timer = TimerService(options, store, writer, flusher, runtime, paths)
@@ -296,9 +296,8 @@ class Broker:
             *(runtime, self._store_host()),
         )
         if options.coordinators:
-            journal = TableJournal(runtime.disk, self._config)
             self.side_tables = SideTables(
-                *(store, self.topics, self.groups, self.offsets, delay, timers, journal, self.modes)
+                *(store, self.topics, self.groups, self.offsets, delay, timers, self._journal, self.modes)
             )
             self.side_tables.recover()
         unique_ids, host = UniqueIds(self._store_host(), runtime), self._store_host()
@@ -415,7 +414,7 @@ class Broker:
         self.offsets.on_reset.append(self.pulls.polling.wake)
         self.timer.run()
         if self.options.is_slave:
-            self.delay.saver.start()
+            self.delay.stored.start()
         else:
             self.services.start()
         self.topics.start()
@@ -424,6 +423,7 @@ class Broker:
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
         self._timers.every(TICK_MS, self.sequences.tick)
+        self._timers.every(self.options.offset_save_interval_ms, self._journal.sync_soon)
         self._timers.every(self.store_options.clean_interval_ms, self._tell_of_timers)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)
         if not self.options.coordinators:
@@ -481,8 +481,8 @@ class Broker:
         await self.server.stop(STOP_GRACE_MS)
         if self.zookeeper is not None:
             await self.zookeeper.stop()
-        if self._is_started:
-            await self._save()
+        is_saved = await self._save() if self._is_started else False
+        await self._journal.close(is_saved=is_saved)
         if self.writer is not None:
             self.writer.stop()
         if self.flusher is not None:
@@ -492,7 +492,8 @@ class Broker:
             await asyncio.get_running_loop().run_in_executor(None, store.close)
         self._is_started = False
 
-    async def _save(self) -> None:
+    async def _save(self) -> bool:
+        """Whether the tables' own files have everything."""
         if self.delay is not None and self.timer is not None:
             await self.delay.stop()
             await self.timer.stop()
@@ -501,6 +502,5 @@ class Broker:
         await self.groups.stop()
         await self.offsets.stop()
         await self.modes.stop()
-        if self.side_tables is not None:
-            savers = (self.topics.saver, self.groups.saver, self.offsets.saver, self.modes.saver)
-            self.side_tables.close(is_saved=all(saver.is_clean for saver in savers))
+        owners = (self.topics, self.groups, self.offsets, self.modes, self.delay)
+        return all(owner.stored.is_clean for owner in owners if owner is not None)

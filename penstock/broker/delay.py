@@ -18,20 +18,20 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.broker.delayed_copies import copy_of
 from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
 from penstock.broker.stored_records import record_at
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PenstockError, StoreError
-from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.offset_table import DelayOffsetTable
+from penstock.metadata.table_json import Members
 from penstock.runtime import Clock, Runtime
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry
@@ -111,7 +111,7 @@ class DelayService:
         writer: MessageWriter,
         flusher: LoopFlusher,
         runtime: Runtime,
-        config: Path,
+        journal: TableJournal,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -130,9 +130,10 @@ class DelayService:
         self._loop_thread = 0
         self.delivered = 0
         self.skipped = 0
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / DelayOffsetTable.FILE_NAME),
-            self._snapshot,
+        self.stored = StoredTable(
+            journal,
+            DelayOffsetTable.FILE_NAME,
+            self._to_save,
             runtime.clock,
             interval_ms=options.delay_save_interval_ms,
         )
@@ -141,11 +142,9 @@ class DelayService:
 
     def load(self) -> None:
         """Read how far each level had come. Raises CodecError if there is a file but none readable."""
-        loaded = self.saver.file.load(DelayOffsetTable.from_json)
+        loaded = self.stored.load(DelayOffsetTable)
         if loaded is not None:
-            self._table = loaded.value
-            if loaded.is_backup:
-                _LOG.warning("delay offsets come from %s: %s", loaded.path.name, loaded.main_problem)
+            self._table = loaded
         self._store.on_arrival(self._on_arrival)
         self._begin_levels()
 
@@ -161,7 +160,7 @@ class DelayService:
         if table.offsets != self._table.offsets or table.data_version != self._table.data_version:
             self._table = DelayOffsetTable(table.data_version, dict(table.offsets), self._table.extra)
             self._safe = dict(table.offsets)
-            self.saver.changed()
+            self.stored.changed(self._table.change_of())
 
     def start(self) -> None:
         """Begin to deliver, from where the table says."""
@@ -170,8 +169,8 @@ class DelayService:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._begin_levels()
-        if not self.saver.is_running:
-            self.saver.start()
+        if not self.stored.is_running:
+            self.stored.start()
         for level in self.levels:
             self._plan(level, 0)
 
@@ -191,21 +190,22 @@ class DelayService:
         if self._unsafe:
             try:
                 await self._flusher.flushed(self._unsafe[-1][0])
-                self.saver.changed()
+                self.stored.changed()
             except StoreError as error:
                 _LOG.warning("delayed messages may be delivered again: %s", error)
-        await self.saver.stop()
+        self._settle()
+        await self.stored.stop()
 
-    def _snapshot(self) -> DelayOffsetTable:
+    def _to_save(self) -> Members:
         """What is on disk; the rest is looked at again a little later."""
         table = self._table
         self._settle()
         if self._unsafe and self._loop is not None:
-            self._loop.call_later(RETRY_MS / 1000, self.saver.changed)
-        if not self.saver.is_clean and self._loop is not None:
+            self._loop.call_later(RETRY_MS / 1000, self.stored.changed)
+        if not self.stored.is_clean and self._loop is not None:
             table.data_version = table.data_version.next(self._wall.now_ms())
         table.offsets = dict(self._safe)
-        return DelayOffsetTable(table.data_version, table.offsets, table.extra)
+        return table.members()
 
     def offsets(self) -> DelayOffsetTable:
         """How far each level has come now."""
@@ -331,11 +331,16 @@ class DelayService:
                 level.offset += stored
                 self._unsafe.append((self._store.log.max_offset, level.number, level.offset))
                 self._settle()
-                self.saver.changed()
+                self.stored.changed()
 
     def _settle(self) -> None:
         """What the log has by now on disk, and with its replicas, the file may say."""
         safe = min(self._store.flusher.flushed_offset, self.confirmed_offset())
+        is_further = False
         while self._unsafe and self._unsafe[0][0] <= safe:
             _, number, offset = self._unsafe.popleft()
             self._safe[number] = offset
+            is_further = True
+        if is_further:
+            known = DelayOffsetTable(self._table.data_version, self._safe)
+            self.stored.changed(known.change_of())

@@ -92,8 +92,7 @@ class FlowControl:
             return
         self.refused += 1
         raise BusyError(
-            f"the broker has {count} queues with messages and files for no more; delete topics, or raise queues_max "
-            "and the limit of open files",
+            f"the broker has {count} queues with messages and takes no more; delete topics, or raise queues_max",
             _LONGEST_HINT_MS,
             ResponseCode.SERVICE_NOT_AVAILABLE,
         )

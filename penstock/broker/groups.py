@@ -1,4 +1,4 @@
-"""Consumer groups and their settings: created on demand, kept in `config/subscriptionGroup.json`.
+"""Consumer groups and their settings: created on demand, kept in `subscriptionGroup.json` and its journal.
 
 Rules: a name is checked before it becomes a group (A6); what clients create by merely naming it is limited in
 rate and number (A14). Every change moves the data version on and is saved. The groups that RocketMQ's own
@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from penstock.broker.creation import CreationLimit
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.errors import RequestError
-from penstock.metadata.config_files import ConfigFile, DataVersion
+from penstock.metadata.config_files import DataVersion
 from penstock.metadata.group_table import FORBIDDEN_TO_READ, SubscriptionGroup, SubscriptionGroupTable
+from penstock.metadata.table_json import Members
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
 
@@ -56,7 +57,11 @@ class Groups:
     """See the module's text. `load` first; `start` and `stop` run the saving."""
 
     def __init__(
-        self, options: BrokerOptions, runtime: Runtime, config: Path, limit: CreationLimit | None = None
+        self,
+        options: BrokerOptions,
+        runtime: Runtime,
+        journal: TableJournal,
+        limit: CreationLimit | None = None,
     ) -> None:
         self._options = options
         self._clock = runtime.clock
@@ -66,18 +71,19 @@ class Groups:
         self.on_change: list[Callable[[str], None]] = []
         # Returns when whoever could be master next knows of every change; None where nobody else could.
         self.replicated: Callable[[], Awaitable[None]] | None = None
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / SubscriptionGroupTable.FILE_NAME), self.snapshot, runtime.clock
+        self.stored = StoredTable(
+            journal,
+            SubscriptionGroupTable.FILE_NAME,
+            self._members,
+            runtime.clock,
+            interval_ms=options.table_save_interval_ms,
         )
 
     def load(self) -> None:
         """Read the file and add what every broker has. Raises CodecError if there is a file but none readable."""
-        loaded = self.saver.file.load(SubscriptionGroupTable.from_json)
+        loaded = self.stored.load(SubscriptionGroupTable)
         if loaded is not None:
-            self._table = loaded.value
-            if loaded.is_backup:
-                _LOG.warning("groups come from %s: %s", loaded.path.name, loaded.main_problem)
-                self.saver.changed()
+            self._table = loaded
         for name in SYSTEM_GROUPS:
             if name not in self._table.groups:
                 self._put(SubscriptionGroup(name))
@@ -86,15 +92,18 @@ class Groups:
         """Take new options."""
         self._options = options
 
+    def _members(self) -> Members:
+        return self._table.members()
+
     def start(self) -> None:
-        self.saver.start()
+        self.stored.start()
 
     async def stop(self) -> None:
-        await self.saver.stop()
+        await self.stored.stop()
 
     async def save(self) -> bool:
-        """Wait until every change so far is in the file, and wherever else it has to be; False if that failed."""
-        is_saved = await self.saver.save()
+        """Wait until every change so far is on disk, and wherever else it has to be; False if that failed."""
+        is_saved = await self.stored.save()
         if self.replicated is not None:
             await self.replicated()
         return is_saved
@@ -168,12 +177,13 @@ class Groups:
 
     def delete(self, name: str) -> bool:
         """Forget a group; whether there was one."""
-        self._table.forbidden.pop(name, None)
-        if self._table.groups.pop(name, None) is None:
+        forbidden = self._table.forbidden.pop(name, None)
+        known = self._table.groups.pop(name, None)
+        if known is None and forbidden is None:
             return False
         _LOG.info("group %s is deleted", name)
         self._moved_on(name)
-        return True
+        return known is not None
 
     def forbid_read(self, group: str, topic: str, is_forbidden: bool) -> None:
         """Bar a group from a topic, or let it in again."""
@@ -202,9 +212,15 @@ class Groups:
         mine.groups.update((name, table.groups[name]) for name in changed)
         is_same = mine.data_version == table.data_version and mine.forbidden == table.forbidden
         if changed or lost or not is_same:
+            names = {*changed, *lost}
+            names |= {
+                name
+                for name in {*mine.forbidden, *table.forbidden}
+                if mine.forbidden.get(name) != table.forbidden.get(name)
+            }
             mine.data_version = table.data_version
             mine.forbidden = {name: dict(topics) for name, topics in table.forbidden.items()}
-            self.saver.changed()
+            self.stored.changed(*map(mine.change_of, names or [""]))
 
     def _put(self, config: SubscriptionGroup) -> None:
         self._table.groups[config.name] = config
@@ -212,6 +228,6 @@ class Groups:
 
     def _moved_on(self, name: str) -> None:
         self._table.data_version = self._table.data_version.next(self._clock.now_ms())
-        self.saver.changed()
+        self.stored.changed(self._table.change_of(name))
         for listener in self.on_change:
             listener(name)

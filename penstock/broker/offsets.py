@@ -1,4 +1,4 @@
-"""How far each group has come in each queue: `config/consumerOffset.json`, saved every few seconds.
+"""How far each group has come in each queue: `consumerOffset.json`, and in its journal before a commit is answered.
 
 Rules: an offset is that of the next message to take; any value may be committed, also a smaller one. A pull
 offset is what was handed out last; it is not saved. A reset target is taken by the next pull of its queue;
@@ -9,19 +9,18 @@ caller's to check.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.errors import RequestError
-from penstock.metadata.config_files import ConfigFile
-from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup
+from penstock.metadata.fastjson import JsonValue
+from penstock.metadata.offset_table import ConsumerOffsetTable, TopicGroup, offset_change, offsets_change
+from penstock.metadata.table_json import Members
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
 
-_LOG = logging.getLogger("penstock.broker")
 _NONE: dict[int, int] = {}
 # Its progress is the broker's: which half messages it may forget.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
@@ -35,7 +34,7 @@ _Table = dict[TopicGroup, dict[int, int]]
 class ConsumerOffsets:
     """See the module's text. `load` first; `start` and `stop` run the saving."""
 
-    def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
+    def __init__(self, options: BrokerOptions, runtime: Runtime, journal: TableJournal) -> None:
         self._clock = runtime.clock
         self._count_max = options.offsets_max
         self._count = self._pulled_count = 0
@@ -48,8 +47,9 @@ class ConsumerOffsets:
         self.on_change: list[Callable[[TopicGroup], None]] = []
         # Returns when whoever could be master next knows of every change; None where nobody else could.
         self.replicated: Callable[[], Awaitable[None]] | None = None
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / ConsumerOffsetTable.FILE_NAME),
+        self.stored = StoredTable(
+            journal,
+            ConsumerOffsetTable.FILE_NAME,
             self._to_save,
             runtime.clock,
             interval_ms=options.offset_save_interval_ms,
@@ -57,32 +57,29 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file. Raises CodecError if there is a file but none readable."""
-        loaded = self.saver.file.load(ConsumerOffsetTable.from_json)
+        loaded = self.stored.load(ConsumerOffsetTable)
         if loaded is not None:
-            self._table = loaded.value
+            self._table = loaded
             self._count = sum(map(len, self._table.offsets.values()))
-            if loaded.is_backup:
-                _LOG.warning("consumer offsets come from %s: %s", loaded.path.name, loaded.main_problem)
-                self.saver.changed()
 
     def start(self) -> None:
-        self.saver.start()
+        self.stored.start()
 
     async def stop(self) -> None:
-        await self.saver.stop()
+        await self.stored.stop()
 
     async def save(self) -> bool:
-        """Wait until every offset committed so far is in the file, and wherever else it has to be; False if that
+        """Wait until every offset committed so far is on disk, and wherever else it has to be; False if that
         failed."""
-        is_saved = await self.saver.save()
+        is_saved = await self.stored.save()
         if self.replicated is not None:
             await self.replicated()
         return is_saved
 
-    def _to_save(self) -> ConsumerOffsetTable:
+    def _to_save(self) -> Members:
         """Commits are too many to count each as a version; each saving is one."""
         self._table.data_version = self._table.data_version.next(self._clock.now_ms())
-        return self.snapshot()
+        return self._table.members()
 
     def snapshot(self) -> ConsumerOffsetTable:
         """Everything as it is now; later commits do not reach it."""
@@ -127,10 +124,10 @@ class ConsumerOffsets:
             queues = self._table.offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._changed(key)
+            self._changed(key, offset_change(key, queue_id, offset))
 
-    def _changed(self, key: TopicGroup) -> None:
-        self.saver.changed()
+    def _changed(self, key: TopicGroup, change: JsonValue) -> None:
+        self.stored.changed(change)
         for listener in self.on_change:
             listener(key)
 
@@ -204,15 +201,18 @@ class ConsumerOffsets:
         mine = self._table.offsets
         if gone is None:
             gone = [key for key in mine if key not in table.offsets]
+        changes: list[JsonValue] = []
         for key in [key for key in gone if key in mine]:
             self._count -= len(mine.pop(key))
-            self.saver.changed()
+            changes.append(offsets_change(key, None))
         for key, queues in table.offsets.items():
             known = mine.get(key, _NONE)
             if known != queues:
                 self._count += len(queues) - len(known)
                 mine[key] = dict(queues)
-                self.saver.changed()
+                changes.append(offsets_change(key, queues))
+        if changes:
+            self.stored.changed(*changes)
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that have offsets in a topic."""
@@ -238,6 +238,6 @@ class ConsumerOffsets:
             gone = self._table.offsets.pop(key, None)
             if gone is not None:
                 self._count -= len(gone)
-                self._changed(key)
+                self._changed(key, offsets_change(key, None))
             self._pulled_count -= len(self._pulled.pop(key, _NONE))
             self._resets.pop(key, None)

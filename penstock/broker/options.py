@@ -31,6 +31,7 @@ _AT_LEAST_ONE = (
     "partition_lease_ms",
     "offsets_max",
     "offset_save_interval_ms",
+    "table_save_interval_ms",
     "delay_save_interval_ms",
     "idempotence_window",
     "idempotence_queues_max",
@@ -174,9 +175,9 @@ class BrokerOptions:
     auto_topics_max: int = 20_000
     # Topics that there may be at all.
     topics_max: int = 100_000
-    # Queues that may have messages. Each has a file open and mapped: two descriptors (ulimit -n) and a map
-    # (vm.max_map_count). The server commands lower it to what their process may open.
-    queues_max: int = 30_000
+    # Queues that may have messages. Each takes some two kilobytes of memory, and on disk a directory and a file of at
+    # least 4 KiB. Their files are opened when they are needed (queue_files_open_max).
+    queues_max: int = 200_000
     # Topics and groups that clients may bring into being per second, in the long run ...
     create_per_second: int = 100
     # ... and at once, after a quiet time.
@@ -236,6 +237,9 @@ class BrokerOptions:
     offsets_max: int = 1_000_000
     # How often consumer offsets go to their file if any changed (flushConsumerOffsetInterval).
     offset_save_interval_ms: int = 5_000
+    # How often topics, groups and request modes go to their JSON files if any changed; what changed meanwhile is in
+    # the journal, which a Java broker does not read.
+    table_save_interval_ms: int = 5_000
     # ZooKeeper servers, `host:port` with commas between them, to which a master writes consumer offsets as well, in
     # TubeMQ's layout: then they outlive its disk. Empty: they are only in the file. TubeMQ's zkServerAddr.
     zookeeper_offsets: str = ""

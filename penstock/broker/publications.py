@@ -39,7 +39,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from penstock.broker.flow_control import BusyError, FlowControl, UnknownOutcomeError
@@ -51,6 +50,7 @@ from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, StagedPart, no_handle, open_staged
 from penstock.broker.statistics import Statistics
 from penstock.broker.stored_records import message_in_log
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import PUBLISHED_TOPIC, Topics
 from penstock.errors import DiskFullError, PenstockError, RequestError, StoreError
 from penstock.message import Message, StoredMessage
@@ -101,7 +101,7 @@ class Publications:
         flow: FlowControl,
         statistics: Statistics,
         runtime: Runtime,
-        config: Path,
+        journal: TableJournal,
     ) -> None:
         self._options = options
         self._store = store
@@ -115,7 +115,7 @@ class Publications:
         self._turn = asyncio.Lock()
         self._running: dict[tuple[str, int], asyncio.Task[Outcome]] = {}
         self._copying: Copying | None = None
-        self.published = PublishedBatches(options, runtime, config)
+        self.published = PublishedBatches(options, runtime, journal)
         # Told of each step as it is done; tests kill the process there.
         self.on_step: Callable[[str], None] = _no_step
         # Returns when whoever could be master next has the log up to a position; UnknownOutcomeError where that is
@@ -140,7 +140,7 @@ class Publications:
         self._flusher = flusher
         self._is_stopping = False
         self._topics.on_delete.append(self._deleted)
-        self.published.saver.start()
+        self.published.stored.start()
         if self._finished_at < 0:
             self._release()
         else:
@@ -154,7 +154,7 @@ class Publications:
         waiting = [*self._running.values(), *([self._showing] if self._showing is not None else [])]
         self._showing = None
         await asyncio.gather(*waiting, return_exceptions=True)
-        await self.published.saver.stop()
+        await self.published.stored.stop()
 
     def _deleted(self, topic: str) -> None:
         if self._copying is not None:

@@ -9,29 +9,31 @@ them the one whose last publication is the oldest is forgotten. Owned by the eve
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
-from penstock.metadata.config_files import ConfigFile
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.metadata.publication_table import Elsewhere, PublicationTable, Published
+from penstock.metadata.table_json import Members
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
 
 
 class PublishedBatches:
-    """See the module's text. `load` first; `start` and `stop` of its saver run the saving."""
+    """See the module's text. `load` first; `start` and `stop` of `stored` run the saving."""
 
-    def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
+    def __init__(self, options: BrokerOptions, runtime: Runtime, journal: TableJournal) -> None:
         self._options = options
         self._clock = runtime.clock
         self._table = PublicationTable()
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / PublicationTable.FILE_NAME),
-            self._snapshot,
+        self.stored = StoredTable(
+            journal,
+            PublicationTable.FILE_NAME,
+            self._to_save,
             runtime.clock,
             interval_ms=options.publication_save_interval_ms,
+            is_journaled=False,
         )
 
     def reconfigure(self, options: BrokerOptions) -> None:
@@ -40,23 +42,19 @@ class PublishedBatches:
 
     def load(self) -> None:
         """Read the file. Raises CodecError if there is one but none readable."""
-        loaded = self.saver.file.load(PublicationTable.from_json)
+        loaded = self.stored.load(PublicationTable)
         if loaded is None:
             return
-        self._table = loaded.value
+        self._table = loaded
         by_time = sorted(self._table.queries.items(), key=lambda item: item[1].timestamp_ms)
         self._table.queries = dict(by_time)
         self._table.homes = dict(sorted(self._table.homes.items(), key=lambda item: item[1].timestamp_ms))
-        if loaded.is_backup:
-            _LOG.warning("publications come from %s: %s", loaded.path.name, loaded.main_problem)
 
-    def _snapshot(self) -> PublicationTable:
+    def _to_save(self) -> Members:
         table = self._table
-        if not self.saver.is_clean:
+        if not self.stored.is_clean:
             table.data_version = table.data_version.next(self._clock.now_ms())
-        return PublicationTable(
-            table.data_version, table.covered, dict(table.queries), table.extra, dict(table.homes)
-        )
+        return table.members()
 
     @property
     def covered(self) -> int:
@@ -81,7 +79,7 @@ class PublishedBatches:
         self._table.covered = covered
         while len(homes) > self._options.publication_queries_max:
             del homes[next(iter(homes))]  # who still publishes tells again with its next batch
-        self.saver.changed()
+        self.stored.changed()
 
     def remember(self, query: str, batch: int, messages: int, covered: int, timestamp_ms: int = 0) -> None:
         """A publication is on disk, and so is everything before the record at offset `covered`."""
@@ -95,7 +93,7 @@ class PublishedBatches:
             oldest = next(iter(queries))  # they are in the order of their last publications
             _LOG.warning("query %s has published nothing for longest and is forgotten", oldest)
             del queries[oldest]
-        self.saver.changed()
+        self.stored.changed()
 
 
 def _newest_ms(entries: dict[str, Published] | dict[str, Elsewhere]) -> int:

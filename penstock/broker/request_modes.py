@@ -1,4 +1,4 @@
-"""How groups get the messages of a topic, by pulling or by popping: `config/messageRequestMode.json`.
+"""How groups get the messages of a topic, by pulling or by popping: `messageRequestMode.json` and its journal.
 
 Set by operators (`mqadmin setConsumeMode`), asked for by clients that let the broker divide the queues. The number of
 entries is limited (A14); those of a topic or group that is gone go with it. In a set the replicas get the table with
@@ -6,34 +6,35 @@ the other side tables. Owned by the event loop."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import RequestError
-from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.request_mode_table import RequestMode, RequestModeConfig, RequestModeTable
+from penstock.metadata.table_json import Members
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
-
-_LOG = logging.getLogger("penstock.broker")
 
 
 class RequestModes:
     """See the module's text. `load` first; `start` and `stop` run the saving."""
 
-    def __init__(self, options: BrokerOptions, runtime: Runtime, config: Path) -> None:
+    def __init__(self, options: BrokerOptions, runtime: Runtime, journal: TableJournal) -> None:
         self._options = options
         self._table = RequestModeTable()
         # Told that the table has changed.
         self.on_change: list[Callable[[], None]] = []
         # Returns when whoever could be master next knows of every change; None where nobody else could.
         self.replicated: Callable[[], Awaitable[None]] | None = None
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / RequestModeTable.FILE_NAME), self.snapshot, runtime.clock
+        self.stored = StoredTable(
+            journal,
+            RequestModeTable.FILE_NAME,
+            self._members,
+            runtime.clock,
+            interval_ms=options.table_save_interval_ms,
         )
 
     def reconfigure(self, options: BrokerOptions) -> None:
@@ -42,21 +43,22 @@ class RequestModes:
 
     def load(self) -> None:
         """Read the file. Raises CodecError if there is one but none readable."""
-        loaded = self.saver.file.load(RequestModeTable.from_json)
+        loaded = self.stored.load(RequestModeTable)
         if loaded is not None:
-            self._table = loaded.value
-            if loaded.is_backup:
-                _LOG.warning("request modes come from %s: %s", loaded.path.name, loaded.main_problem)
+            self._table = loaded
+
+    def _members(self) -> Members:
+        return self._table.members()
 
     def start(self) -> None:
-        self.saver.start()
+        self.stored.start()
 
     async def stop(self) -> None:
-        await self.saver.stop()
+        await self.stored.stop()
 
     async def save(self) -> bool:
-        """Wait until every change so far is in the file, and wherever else it has to be; False if that failed."""
-        is_saved = await self.saver.save()
+        """Wait until every change so far is on disk, and wherever else it has to be; False if that failed."""
+        is_saved = await self.stored.save()
         if self.replicated is not None:
             await self.replicated()
         return is_saved
@@ -85,19 +87,21 @@ class RequestModes:
                 "delete topics or groups that are not used, or raise request_modes_max",
             )
         self._table.modes.setdefault(topic, {})[group] = config
-        self._changed()
+        self._changed(topic)
 
     def remove_topic(self, topic: str) -> None:
         if self._table.modes.pop(topic, None) is not None:
-            self._changed()
+            self._changed(topic)
 
     def copy(self, table: RequestModeTable) -> None:
         """What a replica does: take a master's table over."""
-        if table.modes != self._table.modes:
+        before = self._table.modes
+        changed = [topic for topic in {*before, *table.modes} if before.get(topic) != table.modes.get(topic)]
+        if changed:
             self._table = RequestModeTable({t: dict(g) for t, g in table.modes.items()}, self._table.extra)
-            self.saver.changed()
+            self.stored.changed(*map(self._table.change_of, changed))
 
-    def _changed(self) -> None:
-        self.saver.changed()
+    def _changed(self, topic: str) -> None:
+        self.stored.changed(self._table.change_of(topic))
         for listener in self.on_change:
             listener()

@@ -31,7 +31,7 @@ from penstock.broker.delay import DelayService
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.request_modes import RequestModes
-from penstock.broker.table_journal import TableJournal
+from penstock.broker.table_journal import OLD_FILE_NAME, TableJournal
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
 from penstock.broker.topics import Topics
@@ -48,6 +48,8 @@ from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 GATHER_MS = 50
+# The one table here without a JSON file; its own file is written once a second.
+_TIMERS = "timers"
 _BODY_BYTES_MAX = 256 << 20
 
 
@@ -157,22 +159,23 @@ class SideTables:
         self._told_timers = self._timers.saver.safe
         body = self._changes(delays)
         try:
-            self._journal.append(body, self.snapshot)
+            self._journal.carry(_TIMERS, self._timers_json())
         except StoreError as error:
-            _LOG.error("a change of the tables is not kept for a restart: %s", error)
+            _LOG.error("progress of the timers is not kept for a restart: %s", error)
         server.send_tables(body)
         self._forget()
 
     def _changes(self, delays: DelayOffsetTable) -> bytes:
-        topics, groups = self._topics.all(), self._groups.snapshot()
+        topics, groups = self._topics.all(), self._groups.all()
+        forbidden = {name: dict(barred) for name, barred in self._groups.forbidden().items()}
         offset_table = self._offsets.snapshot_of(self._dirty_offsets)
         changed_topics = {name: topics[name] for name in self._dirty_topics if name in topics}
-        changed_groups = {name: groups.groups[name] for name in self._dirty_groups if name in groups.groups}
+        changed_groups = {name: groups[name] for name in self._dirty_groups if name in groups}
         body: JsonObject = {
             "all": False,
             "topics": TopicTable(self._topics.data_version, changed_topics).to_json(),
             "goneTopics": [*sorted(self._dirty_topics - changed_topics.keys())],
-            "groups": SubscriptionGroupTable(groups.data_version, changed_groups, groups.forbidden).to_json(),
+            "groups": SubscriptionGroupTable(self._groups.data_version, changed_groups, forbidden).to_json(),
             "goneGroups": [*sorted(self._dirty_groups - changed_groups.keys())],
             "offsets": offset_table.to_json(),
             "goneOffsets": [str(key) for key in sorted(self._dirty_offsets - offset_table.offsets.keys())],
@@ -252,29 +255,28 @@ class SideTables:
     # -- replica's side --------------------------------------------------------------------------------------
 
     def apply(self, data: bytes) -> None:
-        """Take over what a master sent, and keep it. Raises CodecError for what cannot be read, StoreError for what
-        cannot be kept."""
+        """Take over what a master sent, and keep it: each table writes what changed to the journal. Raises CodecError
+        for what cannot be read, StoreError for what cannot be kept."""
         self._take_over(data)
-        self._journal.append(data, self.snapshot)
+        owners = (self._topics, self._groups, self._offsets, self._delays, self._modes)
+        if not all(owner.stored.is_kept for owner in owners if owner is not None):
+            raise StoreError(
+                "what the master sent is not kept: the journal cannot be written", "check the disk"
+            )
 
     # -- start and end ---------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """At the start, when the tables are read: what their files have not got yet, the journal has."""
-        for body in self._journal.read():
+        """At the start, when the tables are loaded: what the journal has besides them, and what 0.1 left in its
+        own."""
+        for change in self._journal.carried(_TIMERS):
+            self._follow_timers(JsonFields(change, "the journal of the tables"))
+        for body in self._journal.left_by_0_1():
             try:
                 self._take_over(body)
-            except CodecError as error:
-                _LOG.error("a change in the journal of the tables cannot be read: %s", error)
+            except (CodecError, StoreError) as error:
+                _LOG.error("a change in %s cannot be taken over: %s", OLD_FILE_NAME, error)
                 break
-        self._journal.begin(self.snapshot())
-
-    def close(self, *, is_saved: bool) -> None:
-        """At the end; `is_saved`: the tables' own files have everything."""
-        if is_saved:
-            self._journal.remove()
-        else:
-            self._journal.close()
 
     def _take_over(self, data: bytes) -> None:
         fields = JsonFields(
@@ -298,10 +300,14 @@ class SideTables:
         self._offsets.copy(offsets, None if is_all else gone_offsets)
         self._delays.follow(delays)
         if timers is not None:
-            read_ms = timers.integer("readMs", 0, 0, INT64_MAX)
-            self._timers.follow(TimerProgress(read_ms, timers.integer("queueOffset", 0, 0, INT64_MAX)))
+            self._follow_timers(timers)
+            self._journal.carry(_TIMERS, self._timers_json())
         if modes is not None and self._modes is not None:
             self._modes.copy(modes)
+
+    def _follow_timers(self, fields: JsonFields) -> None:
+        read_ms = fields.integer("readMs", 0, 0, INT64_MAX)
+        self._timers.follow(TimerProgress(read_ms, fields.integer("queueOffset", 0, 0, INT64_MAX)))
 
 
 def _not_safe(why: str) -> RequestError:

@@ -46,8 +46,5 @@ def memory_window(percent: int) -> int:
 
 def is_in_memory(store: MessageStore, topic: str, queue_id: int, offset: int, window: int) -> bool:
     """Whether the message at a queue offset is there, and near enough to the end of the log."""
-    queue = store.queues.get(topic, queue_id)
-    if queue is None or not queue.min_offset <= offset < queue.max_offset:
-        return False
-    entry = queue.entry(offset)
-    return entry is not None and store.log.max_offset - entry.position <= window
+    found = store.reader.entries(topic, queue_id, offset, 1)
+    return bool(found) and store.log.max_offset - found[0].position <= window

@@ -1,4 +1,4 @@
-"""The broker's topics: found by name on every request, created on demand, kept in `config/topics.json`.
+"""The broker's topics: found by name on every request, created on demand, kept in `topics.json` and its journal.
 
 Rules: a name is checked before it becomes a topic (A6). What a send may create is limited in queues, in rate
 and in number (A14); operators and the broker itself are not. Every change moves the data version on, is
@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from types import MappingProxyType
 
 from penstock.broker.creation import CreationLimit
 from penstock.broker.options import BrokerOptions
-from penstock.broker.saving import TableSaver
+from penstock.broker.stored_table import StoredTable
+from penstock.broker.table_journal import TableJournal
 from penstock.errors import RequestError
-from penstock.metadata.config_files import ConfigFile, DataVersion
+from penstock.metadata.config_files import DataVersion
+from penstock.metadata.table_json import Members
 from penstock.metadata.topic_table import Permission, TopicConfig, TopicTable
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Runtime
@@ -103,7 +105,11 @@ class Topics:
     """See the module's text. `load` first; `start` and `stop` run the saving."""
 
     def __init__(
-        self, options: BrokerOptions, runtime: Runtime, config: Path, limit: CreationLimit | None = None
+        self,
+        options: BrokerOptions,
+        runtime: Runtime,
+        journal: TableJournal,
+        limit: CreationLimit | None = None,
     ) -> None:
         self._options = options
         self._clock = runtime.clock
@@ -115,24 +121,25 @@ class Topics:
         self.replicated: Callable[[], Awaitable[None]] | None = None
         # Told of the name of a topic that is gone.
         self.on_delete: list[Callable[[str], None]] = []
-        # Topics made by sends that are not in the file yet: the number of the change, and who waits for it.
+        # Topics made by sends that a power loss would still take: how many syncs they wait for, and what waits for
+        # them.
         self._unsaved: dict[str, tuple[int, list[Callable[[], None]]]] = {}
-        self.saver = TableSaver(
-            ConfigFile(runtime.disk, config / TopicTable.FILE_NAME), self._snapshot, runtime.clock
+        self.stored = StoredTable(
+            journal,
+            TopicTable.FILE_NAME,
+            self._members,
+            runtime.clock,
+            interval_ms=options.table_save_interval_ms,
         )
-        self.saver.on_written.append(self._written)
 
     # -- lifecycle -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Read the file and add what every broker has. Raises CodecError if there is a file but none readable."""
-        loaded = self.saver.file.load(TopicTable.from_json)
+        loaded = self.stored.load(TopicTable)
         if loaded is not None:
-            self._table = loaded.value
+            self._table = loaded
             self._topics = self._table.topics
-            if loaded.is_backup:
-                _LOG.warning("topics come from %s: %s", loaded.path.name, loaded.main_problem)
-                self.saver.changed()
         for config in self._built_in():
             if config.name not in self._topics:
                 self._put(config)
@@ -143,22 +150,21 @@ class Topics:
         self._options = options
         self._set_model()
 
+    def _members(self) -> Members:
+        return self._table.members()
+
     def start(self) -> None:
-        self.saver.start()
+        self.stored.start()
 
     async def stop(self) -> None:
-        await self.saver.stop()
+        await self.stored.stop()
 
     async def save(self) -> bool:
-        """Wait until every change so far is in the file, and wherever else it has to be; False if that failed."""
-        is_saved = await self.saver.save()
+        """Wait until every change so far is on disk, and wherever else it has to be; False if that failed."""
+        is_saved = await self.stored.save()
         if self.replicated is not None:
             await self.replicated()
         return is_saved
-
-    def _snapshot(self) -> TopicTable:
-        table = self._table
-        return TopicTable(table.data_version, dict(table.topics), table.extra)
 
     def _built_in(self) -> list[TopicConfig]:
         cluster, broker = self._options.cluster_name, self._options.broker_name
@@ -250,10 +256,11 @@ class Topics:
         )
         _LOG.info("topic %s is created by a send, %d queues", name, queues)
         self._put(made)
-        if self.saver.is_running:
-            # It may have been made and deleted since the last write: those who wait for that one wait on.
-            _, waiting = self._unsaved.get(name, (0, []))
-            self._unsaved[name] = (self.saver.changed(hurry=True), waiting)
+        if self.stored.is_running:
+            # It may have been made and deleted since the last sync: those who wait for that one wait on.
+            syncs, waiting = self._unsaved.get(name, (0, []))
+            self._unsaved[name] = (syncs + 1, waiting)
+            self.stored.once_saved(partial(self._saved, name))
         return made
 
     def is_unsaved(self, name: str) -> bool:
@@ -261,20 +268,21 @@ class Topics:
         return name in self._unsaved
 
     def once_saved(self, name: str, action: Callable[[], None]) -> None:
-        """Do something when a topic that was made by a send is in the file; at once if it is."""
+        """Do something when a topic that was made by a send is on disk; at once if it is."""
         waiting = self._unsaved.get(name)
         if waiting is None:
             action()
         else:
             waiting[1].append(action)
 
-    def _written(self, changes: int) -> None:
-        """If it failed nobody is kept waiting: the messages are stored, and saving goes on being tried."""
-        for name, (number, actions) in list(self._unsaved.items()):
-            if number <= changes:
-                del self._unsaved[name]
-                for action in actions:
-                    action()
+    def _saved(self, name: str) -> None:
+        """Also if that failed: the messages are stored, and saving is tried again."""
+        syncs, actions = self._unsaved.pop(name, (0, []))
+        if syncs > 1:
+            self._unsaved[name] = (syncs - 1, actions)
+            return
+        for action in actions:
+            action()
 
     def _model_for(self, name: str, template: str) -> TopicConfig:
         if not self._options.auto_create_topics:
@@ -345,7 +353,7 @@ class Topics:
         if self._topics.pop(name, None) is None:
             return False
         _LOG.info("topic %s is deleted", name)
-        self._moved_on(None)
+        self._moved_on(name)
         for listener in self.on_delete:
             listener(name)
         return True
@@ -360,7 +368,8 @@ class Topics:
         if not changed and not lost and self._table.data_version == table.data_version:
             return
         self._table.data_version = table.data_version
-        self.saver.changed()
+        names = [config.name for config in changed] + lost
+        self.stored.changed(*map(self._table.change_of, names or [""]))
         for config in (*changed, *((None,) if lost else ())):
             for listener in self.on_change:
                 listener(config)
@@ -371,17 +380,17 @@ class Topics:
     def lead(self, epoch: int) -> None:
         """This broker is master of an epoch: whatever version its table has, it is newer than any before."""
         self._table.data_version = self._table.data_version.next(self._clock.now_ms(), epoch)
-        self.saver.changed()
+        self.stored.changed(self._table.change_of(""))
 
     def _put(self, config: TopicConfig) -> None:
         self._topics[config.name] = config
-        self._moved_on(config)
+        self._moved_on(config.name)
 
-    def _moved_on(self, config: TopicConfig | None) -> None:
+    def _moved_on(self, name: str) -> None:
         self._table.data_version = self._table.data_version.next(self._clock.now_ms())
-        self.saver.changed()
+        self.stored.changed(self._table.change_of(name))
         for listener in self.on_change:
-            listener(config)
+            listener(self._topics.get(name))
 
 
 def _topic(name: str, queues: int, perm: Permission = _READ_WRITE) -> TopicConfig:

@@ -1,23 +1,24 @@
-"""How many files a server process may have open, and what follows from it for connections and queues.
+"""How many files a server process may have open, and what follows from it for connections and queue files.
 
-Rules: the limit is raised as far as the system lets it be, as a JVM does. Connections and queues that still do not
-fit are not promised: a server that runs out of descriptors can neither accept clients nor write its queues.
+Rules: the limit is raised as far as the system allows, as a JVM does. Connections that still do not fit are not
+promised: a server that runs out of descriptors can neither accept clients nor write its queues. Queues are not
+limited by it: their files are opened when they are needed, and fewer of them are kept open.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker.options import BrokerOptions
 from penstock.remoting import RemotingOptions
+from penstock.store import StoreOptions
 
 # Log segments, index files, config files, sockets of its own, and some to spare.
 RESERVED = 256
-# A queue that has messages has its file open, and mapped, which takes another.
-PER_QUEUE = 2
+# A queue file that is open may be mapped as well, which takes another one.
+PER_QUEUE_FILE = 2
 # More than any default needs; a system without a limit names a number too large to ask for.
 ENOUGH = 1 << 20
-# Nobody has to be told of a limit that leaves this many connections or queues.
+# A limit that leaves this many connections is not worth a warning.
 MANY = 1_000
 
 
@@ -39,26 +40,24 @@ def raise_limit() -> int:
 
 
 def fit(
-    limit: int, remoting: RemotingOptions, broker: BrokerOptions | None
-) -> tuple[RemotingOptions, BrokerOptions | None, list[str]]:
-    """The options with no more connections and queues than there are descriptors for, and what to say about it."""
+    limit: int, remoting: RemotingOptions, store: StoreOptions | None
+) -> tuple[RemotingOptions, StoreOptions | None, list[str]]:
+    """The options with no more connections and open queue files than there are descriptors for, and what to say about
+    it. `store`: None for a process that has none."""
     room = max(limit - RESERVED, limit // 4, 4)
-    connections = room if broker is None else room // 4
-    said = []
-    if remoting.connections_max > connections:
-        said.append(f"{connections} connections")
-        remoting = replace(remoting, connections_max=connections)
-    queues = (room - connections) // PER_QUEUE
-    if broker is not None and broker.queues_max > queues:
-        said.append(f"{queues} queues with messages")
-        broker = replace(broker, queues_max=max(queues, 1))
-    if not said or min(connections, queues if broker is not None else connections) >= MANY:
-        return remoting, broker, []
-    return (
-        remoting,
-        broker,
-        [
-            f"this process may open only {limit} files, so it takes at most {' and '.join(said)}; raise the limit "
-            "with ulimit -n (LimitNOFILE for systemd)"
-        ],
+    if store is not None:
+        files = max(min(store.queue_files_open_max, room // 2 // PER_QUEUE_FILE), 1)
+        room -= files * PER_QUEUE_FILE
+        if files < store.queue_files_open_max:
+            store = replace(store, queue_files_open_max=files)
+    connections = max(room, 1)
+    if remoting.connections_max <= connections:
+        return remoting, store, []
+    remoting = replace(remoting, connections_max=connections)
+    if connections >= MANY:
+        return remoting, store, []
+    said = (
+        f"this process may open only {limit} files, so it takes at most {connections} connections; raise the limit "
+        "with ulimit -n (LimitNOFILE for systemd)"
     )
+    return remoting, store, [said]

@@ -103,24 +103,28 @@ def import_offsets(directory: Path, overwrite: bool, dry_run: bool, as_json: boo
 def _read(directory: Path) -> tuple[ConfigFile, ConsumerOffsetTable | None]:
     from penstock.metadata.config_files import ConfigFile
     from penstock.metadata.offset_table import ConsumerOffsetTable
+    from penstock.metadata.table_log import load_table, read_log
     from penstock.runtime import SystemDisk
     from penstock.store.layout import StorePaths
 
-    file = ConfigFile(SystemDisk(), StorePaths(directory).config / ConsumerOffsetTable.FILE_NAME)
-    loaded = file.load(ConsumerOffsetTable.from_json)
-    return file, None if loaded is None else loaded.value
+    disk, config = SystemDisk(), StorePaths(directory).config
+    file = ConfigFile(disk, config / ConsumerOffsetTable.FILE_NAME)
+    return file, load_table(file, ConsumerOffsetTable, read_log(disk, config)).value
 
 
 def _check_stopped(directory: Path) -> None:
     """A broker that runs would write its own offsets over ours, and so would the journal of one that was killed."""
-    from penstock.broker.table_journal import FILE_NAME
+    from penstock.broker.table_journal import OLD_FILE_NAME
     from penstock.cli.store import is_in_use
     from penstock.errors import PenstockError
+    from penstock.metadata.table_log import log_numbers
+    from penstock.runtime import SystemDisk
     from penstock.store.layout import StorePaths
 
     if is_in_use(directory):
         raise PenstockError(f"{directory} is in use", "stop its broker first")
-    if (StorePaths(directory).config / FILE_NAME).exists():
+    config = StorePaths(directory).config
+    if (config / OLD_FILE_NAME).exists() or log_numbers(SystemDisk(), config):
         raise PenstockError(
             f"the broker of {directory} was not stopped cleanly, and would forget what is imported",
             "start it and stop it with SIGTERM first",

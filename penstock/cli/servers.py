@@ -229,8 +229,9 @@ def _run_node(
     ]
     configuration = _configure(roles, files, flags, pairs)
     options = NodeOptions.of(configuration, roles)
-    remoting, broker, warnings = fit(raise_limit(), options.remoting, options.broker)
-    options = replace(options, remoting=remoting, broker=broker)
+    store = options.store if options.broker is not None else None
+    remoting, store, warnings = fit(raise_limit(), options.remoting, store)
+    options = replace(options, remoting=remoting, store=store or options.store)
     log_to_stderr(options.process.log_level)
     for warning in [*configuration.warnings, *warnings]:
         click.echo(f"penstock: {one_line(warning)}", err=True)

@@ -15,11 +15,13 @@ wherever the power goes:
 
 A Java broker sees what its own writer leaves: main, or only .bak. One `ConfigFile` per file; its owner saves
 from one thread at a time. It never deletes, and never decides what a damaged pair of files should have said.
+A large file is written piece by piece: `begin`, `add` to the draft, `seal` it (step 1), `replace` (steps 2 to 5).
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,7 @@ from typing import Generic, Self, TypeVar
 from penstock.errors import CodecError, DiskFullError, StoreError
 from penstock.metadata.fastjson import JsonObject, JsonValue, dump_pretty, loads
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
-from penstock.runtime import Disk
+from penstock.runtime import Disk, File
 from penstock.runtime.disk import make_lasting_dirs
 
 T = TypeVar("T")
@@ -78,10 +80,53 @@ class LoadedConfig(Generic[T]):
     value: T
     path: Path
     main_problem: str = ""
+    # Of the bytes that were read; no other content has the same.
+    fingerprint: str = ""
+    # There is a main file with content, and it cannot be read.
+    is_main_damaged: bool = False
 
     @property
     def is_backup(self) -> bool:
         return bool(self.main_problem)
+
+
+class ConfigDraft:
+    """The next content of a config file while it is written to `.tmp`; each step raises StoreError where it fails."""
+
+    def __init__(self, path: Path, file: File) -> None:
+        self._path = path
+        self._file = file
+        self._size = 0
+        self._digest = _digest()
+
+    def add(self, data: bytes) -> None:
+        """Append to the content."""
+        size = self._size + len(data)
+        if size > FILE_BYTES_MAX:
+            raise StoreError(
+                f"cannot save {self._path.name}: it would have more than {FILE_BYTES_MAX} bytes",
+                "delete what is not needed; the content before this change is kept",
+            )
+        try:
+            self._file.pwrite(data, self._size)
+        except OSError as error:
+            raise _save_error(self._path, error) from error
+        self._digest.update(data)
+        self._size = size
+
+    def seal(self) -> str:
+        """The content is complete: sync it; its fingerprint."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise _save_error(self._path, error) from error
+        finally:
+            self._file.close()
+        return self._digest.hexdigest()
+
+    def drop(self) -> None:
+        """Writing it failed. What is there is not read, and the next draft replaces it."""
+        self._file.close()
 
 
 class ConfigFile:
@@ -103,12 +148,11 @@ class ConfigFile:
         main, main_problem = self._try_read(self.path, parse)
         self._main_is_good = main is not None
         if main is not None:
-            return LoadedConfig(main, self.path)
+            return LoadedConfig(main[0], self.path, fingerprint=main[1])
         backup, backup_problem = self._try_read(self.backup_path, parse)
         if backup is not None:
-            return LoadedConfig(
-                backup, self.backup_path, main_problem or f"{self.path.name} is missing or empty"
-            )
+            problem = main_problem or f"{self.path.name} is missing or empty"
+            return LoadedConfig(backup[0], self.backup_path, problem, backup[1], bool(main_problem))
         problems = "; ".join(filter(None, (main_problem, backup_problem)))
         if problems:
             raise CodecError(problems, "restore one of the two files, or remove both to start without them")
@@ -122,11 +166,34 @@ class ConfigFile:
                 f"cannot save {self.path.name}: it would have {len(data)} bytes, more than {FILE_BYTES_MAX}",
                 "delete what is not needed; the content before this change is kept",
             )
+        draft = self.begin()
+        try:
+            draft.add(data)
+            draft.seal()
+        except BaseException:
+            draft.drop()
+            raise
+        self.replace()
+
+    def begin(self) -> ConfigDraft:
+        """Begin to write the next content; what is there stays until `replace`."""
         if self._main_is_good is None:
             self._main_is_good = self._try_read(self.path, JsonFields)[0] is not None
         try:
             make_lasting_dirs(self._disk, self.path.parent)
-            self._write_temporary(data)
+            file = self._disk.open(self.temporary_path, create=True)
+            try:
+                file.truncate(0)
+            except OSError:
+                file.close()
+                raise
+        except OSError as error:
+            raise _save_error(self.path, error) from error
+        return ConfigDraft(self.path, file)
+
+    def replace(self) -> None:
+        """Have the sealed draft be the content, durably."""
+        try:
             if self._main_is_good:
                 self._disk.rename(self.path, self.backup_path)
                 self._main_is_good = False
@@ -134,17 +201,17 @@ class ConfigFile:
             self._disk.rename(self.temporary_path, self.path)
             self._disk.sync_dir(self.path.parent)
         except OSError as error:
-            raise self._save_error(error) from error
+            raise _save_error(self.path, error) from error
         self._main_is_good = True
 
-    def _try_read(self, path: Path, parse: Callable[[JsonValue, str], T]) -> tuple[T | None, str]:
-        """The parsed content, or None and what was wrong; missing and empty are not wrong."""
+    def _try_read(self, path: Path, parse: Callable[[JsonValue, str], T]) -> tuple[tuple[T, str] | None, str]:
+        """The parsed content with its fingerprint, or None and what was wrong; missing and empty are not wrong."""
         try:
             data = self._disk.read(path)
             if not data.strip():
                 return None, ""
             value = loads(data, source=path.name, max_bytes=FILE_BYTES_MAX, max_loose=FILE_BYTES_MAX)
-            return parse(value, path.name), ""
+            return (parse(value, path.name), _digest(data).hexdigest()), ""
         except FileNotFoundError:
             return None, ""
         except CodecError as error:
@@ -152,17 +219,13 @@ class ConfigFile:
         except OSError as error:
             return None, f"{path.name}: cannot be read: {error.strerror}"
 
-    def _write_temporary(self, data: bytes) -> None:
-        file = self._disk.open(self.temporary_path, create=True)
-        try:
-            file.truncate(0)
-            file.pwrite(data, 0)
-            file.sync()
-        finally:
-            file.close()
 
-    def _save_error(self, error: OSError) -> StoreError:
-        text = f"cannot save {self.path.name}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFullError(text, "free some space; the content before this change is kept")
-        return StoreError(text, "check the disk; the content before this change is kept")
+def _digest(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
+
+
+def _save_error(path: Path, error: OSError) -> StoreError:
+    text = f"cannot save {path.name}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(text, "free some space; the content before this change is kept")
+    return StoreError(text, "check the disk; the content before this change is kept")

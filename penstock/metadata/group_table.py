@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, JsonValue
 from penstock.metadata.json_fields import INT32_MAX, INT64_MAX, JsonFields
+from penstock.metadata.table_json import Members, Rows, table_json
 
 INT32_MIN = -(2**31)
 FORBIDDEN_TO_READ = 4
@@ -239,9 +240,43 @@ class SubscriptionGroupTable:
         )
 
     def to_json(self) -> JsonObject:
+        return table_json(self.members())
+
+    def members(self) -> Members:
         return {
             **self.extra,
             "dataVersion": self.data_version.to_json(),
-            "forbiddenTable": {name: {**topics} for name, topics in self.forbidden.items()},
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self.groups.items()},
+            "forbiddenTable": Rows(lambda: list(self.forbidden), self._forbidden_row, dict),
+            "subscriptionGroupTable": Rows(lambda: list(self.groups), self._row, SubscriptionGroup.to_json),
         }
+
+    def _row(self, name: str) -> tuple[str, SubscriptionGroup] | None:
+        group = self.groups.get(name)
+        return None if group is None else (name, group)
+
+    def _forbidden_row(self, name: str) -> tuple[str, dict[str, int]] | None:
+        topics = self.forbidden.get(name)
+        return None if topics is None else (name, dict(topics))
+
+    def change_of(self, name: str) -> JsonObject:
+        """What the journal has to know now that a group, or what it may do, was changed; no name: only the
+        version."""
+        group, forbidden = self.groups.get(name), self.forbidden.get(name)
+        change: JsonObject = {"dataVersion": self.data_version.to_json(), "name": name}
+        if forbidden:
+            change["forbidden"] = {**forbidden}
+        return change if group is None else {**change, "config": group.to_json()}
+
+    def apply(self, change: JsonFields) -> None:
+        """Take over what `change_of` says."""
+        version, name = DataVersion.read(change.inner("dataVersion")), change.text("name", "")
+        fields, topics = change.inner("config"), change.inner("forbidden")
+        group = None if fields is None else SubscriptionGroup.read(name, fields)
+        forbidden = {} if topics is None else topics.named_integers(INT32_MIN, INT32_MAX)
+        self.data_version = version
+        self.groups.pop(name, None)
+        self.forbidden.pop(name, None)
+        if group is not None:
+            self.groups[name] = group
+        if forbidden:
+            self.forbidden[name] = forbidden

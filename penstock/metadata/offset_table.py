@@ -15,7 +15,8 @@ from typing import ClassVar, NamedTuple, Self
 
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, JsonValue
-from penstock.metadata.json_fields import INT64_MAX, JsonFields
+from penstock.metadata.json_fields import INT32_MAX, INT64_MAX, JsonFields
+from penstock.metadata.table_json import Members, Rows, table_json
 
 # RocketMQ stores -1 for "nothing consumed yet" in places.
 _LOWEST_OFFSET = -1
@@ -54,18 +55,50 @@ class ConsumerOffsetTable:
         return cls(DataVersion.read(fields.inner("dataVersion")), offsets, fields.rest())
 
     def to_json(self) -> JsonObject:
+        return table_json(self.members())
+
+    def members(self) -> Members:
+        # Gathered while the offsets are taken: a table may have too many for another look at all of them.
+        topics: dict[str, list[str]] = {}
+
+        def row(key: TopicGroup) -> tuple[str, dict[int, int]] | None:
+            queues = self.offsets.get(key)
+            if queues is None:
+                return None
+            topics.setdefault(key.group, []).append(key.topic)
+            return str(key), dict(queues)
+
         return {
             **self.extra,
             "dataVersion": self.data_version.to_json(),
-            "groupTopicMap": self._topics_by_group(),
-            "offsetTable": {str(key): _by_text(queues) for key, queues in self.offsets.items()},
+            "offsetTable": Rows(lambda: list(self.offsets), row, _by_text),
+            "groupTopicMap": Rows(lambda: list(topics), lambda group: (group, sorted(topics[group])), list),
         }
 
-    def _topics_by_group(self) -> JsonObject:
-        topics: dict[str, list[JsonValue]] = {}
-        for key in sorted(self.offsets):
-            topics.setdefault(key.group, []).append(key.topic)
-        return {**topics}
+    def apply(self, change: JsonFields) -> None:
+        """Take over what `offset_change` or `offsets_change` says."""
+        topic, separator, group = change.text("key", "").partition("@")
+        if not separator:
+            change.fail("key", "must be topic@group")
+        key, queues = TopicGroup(topic, group), change.inner("queues")
+        if queues is not None:
+            self.offsets[key] = queues.all_integers(0, _LOWEST_OFFSET, INT64_MAX)
+        elif change.has("queue"):
+            queue_id = change.integer("queue", 0, 0, INT32_MAX)
+            offset = change.integer("offset", 0, _LOWEST_OFFSET, INT64_MAX)
+            self.offsets.setdefault(key, {})[queue_id] = offset
+        else:
+            self.offsets.pop(key, None)
+
+
+def offset_change(key: TopicGroup, queue_id: int, offset: int) -> JsonObject:
+    """What the journal has to know of one commit."""
+    return {"key": str(key), "queue": queue_id, "offset": offset}
+
+
+def offsets_change(key: TopicGroup, queues: dict[int, int] | None) -> JsonObject:
+    """What the journal has to know where all offsets of a group in a topic were replaced; None: they are gone."""
+    return {"key": str(key)} if queues is None else {"key": str(key), "queues": _by_text(queues)}
 
 
 @dataclass(slots=True)
@@ -88,11 +121,24 @@ class DelayOffsetTable:
         )
 
     def to_json(self) -> JsonObject:
+        return table_json(self.members())
+
+    def members(self) -> Members:
         return {
             **self.extra,
             "dataVersion": self.data_version.to_json(),
             "offsetTable": _by_text(self.offsets),
         }
+
+    def change_of(self) -> JsonObject:
+        """What the journal has to know: there are few levels, so it is all of them."""
+        return {"dataVersion": self.data_version.to_json(), "offsetTable": _by_text(self.offsets)}
+
+    def apply(self, change: JsonFields) -> None:
+        """Take over what `change_of` says."""
+        version = DataVersion.read(change.inner("dataVersion"))
+        self.offsets = change.integers("offsetTable", 1, _LOWEST_OFFSET, INT64_MAX)
+        self.data_version = version
 
 
 def _by_text(numbers: dict[int, int]) -> JsonObject:

@@ -18,6 +18,7 @@ from typing import ClassVar, Self
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, JsonValue
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
+from penstock.metadata.table_json import Members, Rows, table_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +74,26 @@ class PublicationTable:
         )
 
     def to_json(self) -> JsonObject:
-        queries: JsonObject = {
-            name: {"batch": last.batch, "messages": last.messages, "timestamp": last.timestamp_ms}
-            for name, last in self.queries.items()
-        }
-        written: JsonObject = {
+        return table_json(self.members())
+
+    def members(self) -> Members:
+        members: Members = {
             **self.extra,
             "covered": self.covered,
             "dataVersion": self.data_version.to_json(),
-            "queries": queries,
+            "queries": Rows(lambda: list(self.queries.items()), lambda item: item, _published_json),
         }
         if self.homes:
-            homes: JsonObject = {
-                name: {"broker": home.broker, "timestamp": home.timestamp_ms}
-                for name, home in self.homes.items()
-            }
-            written["homes"] = homes
-        return written
+            members["homes"] = Rows(lambda: list(self.homes.items()), lambda item: item, _home_json)
+        return members
+
+    def apply(self, change: JsonFields) -> None:
+        """None of its changes are in the journal: the log has them, from `covered` on."""
+
+
+def _published_json(last: Published) -> JsonObject:
+    return {"batch": last.batch, "messages": last.messages, "timestamp": last.timestamp_ms}
+
+
+def _home_json(home: Elsewhere) -> JsonObject:
+    return {"broker": home.broker, "timestamp": home.timestamp_ms}

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 from penstock.metadata.fastjson import JsonObject, JsonValue
 from penstock.metadata.json_fields import INT32_MAX, JsonFields
+from penstock.metadata.table_json import Members, Rows, table_json
 
 
 class RequestMode(StrEnum):
@@ -66,12 +67,34 @@ class RequestModeTable:
         return cls(modes, fields.rest())
 
     def to_json(self) -> JsonObject:
-        table: JsonObject = {
-            topic: {group: config.to_json(topic, group) for group, config in groups.items()}
-            for topic, groups in self.modes.items()
-        }
-        return {**self.extra, "messageRequestModeMap": table}
+        return table_json(self.members())
+
+    def members(self) -> Members:
+        return {**self.extra, "messageRequestModeMap": Rows(lambda: list(self.modes), self._row, _row_json)}
+
+    def _row(self, topic: str) -> tuple[str, tuple[str, dict[str, RequestModeConfig]]] | None:
+        groups = self.modes.get(topic)
+        return None if groups is None else (topic, (topic, dict(groups)))
+
+    def change_of(self, topic: str) -> JsonObject:
+        """What the journal has to know now that modes of a topic were changed, or are gone with it."""
+        row = self._row(topic)
+        return {"topic": topic} if row is None else {"topic": topic, "groups": _row_json(row[1])}
+
+    def apply(self, change: JsonFields) -> None:
+        """Take over what `change_of` says."""
+        topic = change.text("topic", "")
+        groups = {group: RequestModeConfig.read(entry) for group, entry in change.table("groups")}
+        if groups:
+            self.modes[topic] = groups
+        else:
+            self.modes.pop(topic, None)
 
     @property
     def count(self) -> int:
         return sum(map(len, self.modes.values()))
+
+
+def _row_json(row: tuple[str, dict[str, RequestModeConfig]]) -> JsonObject:
+    topic, groups = row
+    return {group: config.to_json(topic, group) for group, config in groups.items()}

@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, JsonValue
 from penstock.metadata.json_fields import INT32_MAX, JsonFields
+from penstock.metadata.table_json import Members, Rows, table_json
 
 
 class Permission(IntFlag):
@@ -96,8 +97,32 @@ class TopicTable:
         )
 
     def to_json(self) -> JsonObject:
+        return table_json(self.members())
+
+    def members(self) -> Members:
         return {
             **self.extra,
             "dataVersion": self.data_version.to_json(),
-            "topicConfigTable": {name: topic.to_json() for name, topic in self.topics.items()},
+            "topicConfigTable": Rows(lambda: list(self.topics), self._row, TopicConfig.to_json),
         }
+
+    def _row(self, name: str) -> tuple[str, TopicConfig] | None:
+        config = self.topics.get(name)
+        return None if config is None else (name, config)
+
+    def change_of(self, name: str) -> JsonObject:
+        """What the journal has to know now that a topic was made, changed or deleted; no name: only the version."""
+        config = self.topics.get(name)
+        change: JsonObject = {"dataVersion": self.data_version.to_json(), "name": name}
+        return change if config is None else {**change, "config": config.to_json()}
+
+    def apply(self, change: JsonFields) -> None:
+        """Take over what `change_of` says."""
+        version, name = DataVersion.read(change.inner("dataVersion")), change.text("name", "")
+        fields = change.inner("config")
+        config = None if fields is None else TopicConfig.read(name, fields)
+        self.data_version = version
+        if config is None:
+            self.topics.pop(name, None)
+        else:
+            self.topics[name] = config

@@ -17,30 +17,23 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
-from penstock._hot.mapped import MappedBytes
 from penstock._hot.queues import QueueState
 from penstock._hot.reads import EntrySelection, is_zero
-from penstock.runtime import Disk, File
+from penstock.runtime import Disk
 from penstock.store.findings import Finding, Findings
 from penstock.store.layout import StorePaths, parse_position, position_name
+from penstock.store.queue_files import OpenFiles, QueueFile
 
 FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 EMPTY_ENTRY = bytes(ENTRY_SIZE)
+# No log is as long: an entry that says so is damaged.
+POSITION_MAX = 1 << 62
 # A write inside one of these is done or not when the process is killed; of a longer one, some may be.
 PAGE_SIZE = 4096
 _LOG = logging.getLogger("penstock.store")
-
-
-@dataclass(slots=True)
-class QueueFile:
-    """One file; `first` is the queue offset of its first entry."""
-
-    first: int
-    file: File
-    view: MappedBytes
-    dirty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,27 @@ class Entry:
 
 
 class ConsumeQueue:
-    """Files and memory tail of one queue."""
+    """Files and memory tail of one queue. A store may have 100,000 of them."""
+
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_findings",
+        "_lost_names",
+        "_new_folder",
+        "_open_files",
+        "_paths",
+        "_per_file",
+        "_read_only",
+        "_syncing",
+        "born_at",
+        "is_gone",
+        "min_offset",
+        "queue_id",
+        "state",
+        "topic",
+        "unsynced_entries",
+    )
 
     def __init__(
         self,
@@ -89,9 +102,11 @@ class ConsumeQueue:
         *,
         read_only: bool = False,
         born_at: int = -1,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self._disk = disk
-        self._folder = paths.queue(topic, queue_id)
+        self._paths = paths
+        self._open_files = OpenFiles(disk, read_only=read_only) if open_files is None else open_files
         self._per_file = entries_per_file
         self._findings = findings
         self._read_only = read_only
@@ -108,10 +123,15 @@ class ConsumeQueue:
         self._lost_names = False
         # Held while the files are synced, and while they are deleted with their topic.
         self._syncing = threading.Lock()
-        self._is_gone = False
+        # Deleted with its topic.
+        self.is_gone = False
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
+
+    @property
+    def _folder(self) -> Path:
+        return self._paths.queue(self.topic, self.queue_id)
 
     @property
     def max_offset(self) -> int:
@@ -129,15 +149,18 @@ class ConsumeQueue:
 
     # -- loading and cutting ---------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Open the files and find the end: after the last valid entry, looking back from the last file."""
+    def load(self, expected_end: int | None = None) -> None:
+        """Find the files and the end: after the last valid entry, looking back from the last file.
+
+        `expected_end`: where it is if nothing happened since it was noted, which one look can tell.
+        """
         size = self._per_file * ENTRY_SIZE
-        names = []
-        for name in self._disk.list(self._folder):
+        folder, names = self._folder, []
+        for name in self._disk.list(folder):
             position = parse_position(name)
-            if position is None or self._disk.is_dir(self._folder / name) or position % size:
+            if position is None or self._disk.is_dir(folder / name) or position % size:
                 self._note("stray file", "not a queue file of this size, left alone", name)
-            elif self._disk.size(self._folder / name) != size:
+            elif self._disk.size(folder / name) != size:
                 # Derived data: drop it, recovery writes it again.
                 self._note("queue file dropped", "wrong size, rebuilt from the log", name)
                 if not self._read_only:
@@ -151,18 +174,28 @@ class ConsumeQueue:
                 if not self._read_only:
                     self._disk.remove(self._folder / name)
                 continue
-            self._files.append(
-                self._open(first, self._disk.open(self._folder / name, write=not self._read_only))
-            )
+            self._files.append(QueueFile(self._open_files, folder, name, first, size))
         if self._files:
             self.min_offset = self._files[0].first
-        self._find_end()
+        if expected_end is None or not self._ends_at(expected_end):
+            self._find_end()
+
+    def _ends_at(self, end: int) -> bool:
+        """Whether the entry before an offset is the last one, and one of a record: then that is the end."""
+        last = self._files[-1] if self._files else None
+        if last is None or not last.first < end < last.first + self._per_file:
+            return False
+        data = last.file.pread(2 * ENTRY_SIZE, (end - 1 - last.first) * ENTRY_SIZE)
+        entry = Entry.decode(data[:ENTRY_SIZE])
+        if not entry.is_valid or entry.is_filler or data[ENTRY_SIZE:] != EMPTY_ENTRY:
+            return False
+        if entry.position > POSITION_MAX:
+            return False
+        self.state.restart(end, max(entry.end, self.born_at))
+        return True
 
     def _note(self, kind: str, detail: str, name: str) -> None:
         self._findings.add(Finding(kind, detail, path=str(self._folder / name)))
-
-    def _open(self, first: int, file: File) -> QueueFile:
-        return QueueFile(first, file, MappedBytes(file.map(self._per_file * ENTRY_SIZE)))
 
     def _find_end(self) -> None:
         end = self._files[0].first if self._files else 0
@@ -206,11 +239,9 @@ class ConsumeQueue:
 
     def _drop_file(self, number: int) -> None:
         queue_file = self._files.pop(number)
-        path = queue_file.file.path
-        queue_file.view.release()
-        queue_file.file.close()
+        queue_file.close()
         if not self._read_only:
-            self._disk.remove(path)
+            self._disk.remove(queue_file.path)
             self._lost_names = True
 
     def cut_point(self, position: int) -> tuple[int, int]:
@@ -415,24 +446,35 @@ class ConsumeQueue:
         if not self._disk.is_dir(self._folder):
             self._disk.make_dirs(self._folder)
             self._new_folder = True
-        file = self._disk.open(self._folder / position_name(first * ENTRY_SIZE), create=True)
+        name = position_name(first * ENTRY_SIZE)
+        file = self._disk.open(self._folder / name, create=True)
         try:
             file.truncate(self._per_file * ENTRY_SIZE)
             if offset > first:
                 file.pwrite(FILLER * (offset - first), 0)
         except OSError:
-            file.close()
             self._disk.remove(file.path)
             raise
-        queue_file = self._open(first, file)
+        finally:
+            file.close()
+        queue_file = QueueFile(self._open_files, self._folder, name, first, self._per_file * ENTRY_SIZE)
         self._files.append(queue_file)
         return queue_file
 
     def sync(self) -> None:
         """Make the files durable, also their names. Takes a copy of the list: files may be added meanwhile."""
         with self._syncing:
-            if not self._is_gone:
+            if not self.is_gone:
                 self._sync()
+
+    def begin_sync(self) -> None:
+        """Somebody is about to sync all files of the store: what is written from now on is not part of it. If that
+        fails the store has failed."""
+        with self._syncing:
+            for queue_file in list(self._files):
+                queue_file.dirty = False
+            self._lost_names = self._new_folder = False
+            self.unsynced_entries = 0
 
     def _sync(self) -> None:
         synced = False
@@ -441,7 +483,8 @@ class ConsumeQueue:
                 # Cleared first, so that entries written meanwhile are not forgotten; set again if the sync failed.
                 queue_file.dirty = False
                 try:
-                    queue_file.file.sync()
+                    with self._open_files.pinned(queue_file) as file:
+                        file.sync()
                 except OSError:
                     queue_file.dirty = True
                     raise
@@ -487,13 +530,12 @@ class ConsumeQueue:
 
     def close(self) -> None:
         for queue_file in self._files:
-            queue_file.view.release()
-            queue_file.file.close()
+            queue_file.close()
         self._files = []
 
     def destroy(self) -> None:
         """Delete the queue with its files."""
         with self._syncing:
-            self._is_gone = True
+            self.is_gone = True
             self.close()
             self._disk.remove_tree(self._folder)

@@ -128,14 +128,17 @@ class Keeper:
         with self._lock:
             dispatched = store.dispatcher.last_timestamp
             log_time, log_end = store.log.last_timestamp, store.log.max_offset
-            store.queues.drain()
-            ends, dispatched_to = store.queues.ends(), store.dispatch.offset
+            dispatched_to = store.dispatch.offset
+            queues = store.queues.take_recent()
+        if not least_pages:
+            queues = list(store.queues)
+        ends = store.queues.drain_gently(queues, self._lock)
         with store.index.lock:
             store.absorb_keys()
             if not least_pages:
                 store.index.write_slots()
         try:
-            store.queues.sync(least_pages)
+            store.queues.sync(queues, least_pages)
             index_end = store.index.sync() if not least_pages else -1
         except OSError as error:
             # As with the log: what a failed sync left behind cannot be known. The files are rebuilt by a restart.
@@ -292,8 +295,9 @@ class Keeper:
 
     def _follow(self, log_min: int) -> None:
         """Queues and index give up what the log no longer has."""
-        with self._lock:
-            for queue in self._store.queues:
+        for queue in self._store.queues:
+            with self._lock:
                 queue.delete_before(log_min)
+        with self._lock:
             self._store.queues.forget_deleted(log_min)
         self._store.index.delete_before(log_min)

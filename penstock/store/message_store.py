@@ -403,6 +403,7 @@ class MessageStore(ReadDoors, ReplicaDoors):
         if self._listeners and dispatcher.touched:
             touched = dispatcher.touched
             dispatcher.next_round()
+            self.queues.note(touched)
             for listener in self._listeners:
                 listener(touched)
 

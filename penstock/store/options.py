@@ -31,6 +31,9 @@ class StoreOptions:
     segment_size_bytes: int = GIB
     # Entries in one consume queue file; an entry takes 20 bytes (mappedFileSizeConsumeQueue / 20).
     queue_file_entries: int = 300_000
+    # Queue files that are open at once, each with up to two descriptors (ulimit -n) and a map (vm.max_map_count); a
+    # store may have many more queues. The server commands lower it to what their process may open.
+    queue_files_open_max: int = 512
     # Whether keys are indexed at all (messageIndexEnable).
     index_enabled: bool = True
     # Hash slots of one index file (maxHashSlotNum).
@@ -101,6 +104,7 @@ class StoreOptions:
         self._require(self.segment_size_bytes >= 4096, "segment_size_bytes", "use at least 4096")
         self._require(self.segment_size_bytes <= 1 << 31, "segment_size_bytes", "use at most 2 GiB")
         self._require(self.queue_file_entries >= 1, "queue_file_entries", "use at least 1")
+        self._require(self.queue_files_open_max >= 1, "queue_files_open_max", "use at least 1")
         self._require(self.index_slots >= 1, "index_slots", "use at least 1")
         self._require(self.index_entries >= 2, "index_entries", "use at least 2")
         self._require(

@@ -10,21 +10,28 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock._hot.dispatch import Dispatcher
+from penstock._hot.queues import QueueState
 from penstock.runtime import Disk
-from penstock.runtime.disk import write_atomically
+from penstock.runtime.disk import BulkSyncDisk, write_atomically
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.findings import Finding, Findings
 from penstock.store.layout import StorePaths, check_topic, is_topic
 from penstock.store.options import StoreOptions
+from penstock.store.queue_files import OpenFiles
 
 PAGE = 4096
 # Entries a queue gathers in memory before it writes them on its own; the keeper writes fewer at its interval.
 TAIL_MAX = 2048
+# Queues that are written to their files before an append gets its turn.
+GENTLY = 64
+# Queues that are synced one by one at most.
+SYNC_ALL_FROM = 64
 QUEUE_ID_MAX = (1 << 31) - 1
 NUMBER_MAX = 1 << 62
 
@@ -55,9 +62,11 @@ class Manifest:
     deleted: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        topics: dict[str, dict[str, list[int]]] = {}
-        for (topic, queue_id), end in sorted(self.ends.items()):
-            topics.setdefault(topic, {})[str(queue_id)] = [self.starts.get((topic, queue_id), 0), end]
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for key, end in list(self.ends.items()):
+            topics.setdefault(key[0], []).append((key[1], self.starts.get(key, 0), end))
+        # One topic at a time: the text of 100,000 queues at once would hold the interpreter for too long.
+        queues = ", ".join(f"{json.dumps(topic)}: {_queues_text(topics[topic])}" for topic in sorted(topics))
         value = {
             "version": 1,
             "segmentSizeBytes": self.segment_size_bytes,
@@ -67,12 +76,11 @@ class Manifest:
             "dispatchedTo": self.dispatched_to,
             "indexEnd": self.index_end,
             "indexFiles": self.index_files,
-            "queues": topics,
             "deletedTopics": self.deleted,
         }
         if self.cut_to >= 0:
             value["cutTo"] = self.cut_to
-        line = json.dumps(value).encode()
+        line = f'{json.dumps(value)[:-1]}, "queues": {{{queues}}}}}'.encode()
         return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
 
     @staticmethod
@@ -123,6 +131,14 @@ class Manifest:
         return manifest
 
 
+def _queues_text(queues: list[tuple[int, int, int]]) -> str:
+    return "{" + ", ".join(f'"{number}": [{start}, {end}]' for number, start, end in sorted(queues)) + "}"
+
+
+def _state_of(queue: ConsumeQueue) -> QueueState:
+    return queue.state
+
+
 class QueueTable:
     """Creates, loads and walks queues. Changed under the store's append lock."""
 
@@ -142,6 +158,11 @@ class QueueTable:
         self._findings = findings
         self._dispatcher = dispatcher
         self._read_only = read_only
+        self._open_files = OpenFiles(disk, options.queue_files_open_max, read_only=read_only)
+        # Queues that got entries since the keeper looked last; None where nothing notes them.
+        self._recent: set[QueueState] | None = None
+        # Length and checksum of the manifest on disk.
+        self._written = (0, 0)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.manifest = Manifest()
         # The keeper saves the manifest while appends go on, and so may whoever deletes a topic.
@@ -181,6 +202,7 @@ class QueueTable:
             self._findings,
             read_only=self._read_only,
             born_at=self.manifest.deleted.get(topic, -1),
+            open_files=self._open_files,
         )
         self._queues[(topic, queue_id)] = queue
         self._dispatcher.add_queue(queue.state)
@@ -211,7 +233,7 @@ class QueueTable:
                 if number > QUEUE_ID_MAX or not self._disk.is_dir(path):
                     self._findings.add(Finding("stray file", "not a queue, left alone", path=repr(path)))
                     continue
-                self._add(topic, number).load()
+                self._add(topic, number).load(self.manifest.ends.get((topic, number)))
 
     def was_deleted(self, topic: str, position: int) -> bool:
         """Whether a record at a log position belongs to a topic that was deleted after it was stored."""
@@ -222,23 +244,61 @@ class QueueTable:
         """Log position after the newest record that has an entry, -1 if there is none."""
         return max((queue.state.max_phy for queue in self._queues.values()), default=-1)
 
+    def note(self, states: Iterable[QueueState]) -> None:
+        """These queues got entries. Once it was called, it has to be for every queue that gets any."""
+        if self._recent is None:
+            self._recent = set(map(_state_of, self))
+        self._recent.update(states)
+
+    def take_recent(self) -> list[ConsumeQueue]:
+        """Queues that got entries since the last call. The caller holds the lock."""
+        if self._recent is None:
+            return list(self)
+        recent, self._recent = self._recent, set()
+        return [state.owner for state in recent if not state.owner.is_gone]
+
     def drain(self) -> None:
-        """Write waiting entries of all queues to their files."""
+        """Write waiting entries of all queues to their files. The caller holds the lock."""
         for queue in self:
             if queue.state.tail_count:
                 queue.drain()
 
-    def sync(self, least_pages: int) -> None:
-        """Sync the files of queues that have enough to sync; 0 syncs all."""
-        for queue in self:
-            if queue.unsynced_entries * 20 >= least_pages * PAGE and (
-                queue.unsynced_entries or not least_pages
-            ):
-                queue.sync()
+    def drain_gently(
+        self, queues: Sequence[ConsumeQueue], lock: AbstractContextManager[object]
+    ) -> dict[tuple[str, int], int]:
+        """The same of these, with the lock for a few at a time: appends get in between. Offsets up to which entries
+        are in the files then: never fewer than were visible when this was called."""
+        ends: dict[tuple[str, int], int] = {}
+        for first in range(0, len(queues), GENTLY):
+            with lock:
+                for queue in queues[first : first + GENTLY]:
+                    if queue.is_gone:
+                        continue
+                    if queue.state.tail_count:
+                        queue.drain()
+                    ends[queue.topic, queue.queue_id] = queue.state.tail_first
+        return ends
 
-    def ends(self) -> dict[tuple[str, int], int]:
-        """Offsets up to which entries are in the files. The caller holds the lock."""
-        return {key: queue.state.tail_first for key, queue in self._queues.items()}
+    def sync(self, queues: Iterable[ConsumeQueue], least_pages: int) -> None:
+        """Sync the files of those that have enough to sync; 0 syncs all.
+
+        Each takes a few writes of the file system's journal. Many are synced at once, with all else that is waiting.
+        """
+        waiting = [
+            queue
+            for queue in queues
+            if queue.unsynced_entries * 20 >= least_pages * PAGE
+            and (queue.unsynced_entries or not least_pages)
+        ]
+        unsynced = sum(queue.unsynced_entries > 0 for queue in waiting)
+        disk = self._disk
+        if unsynced >= SYNC_ALL_FROM and isinstance(disk, BulkSyncDisk) and disk.can_sync_all:
+            for queue in waiting:
+                queue.begin_sync()
+            disk.sync_all(self._paths.root)
+            return
+        for queue in waiting:
+            queue.sync()
 
     def save_manifest(
         self,
@@ -272,7 +332,11 @@ class QueueTable:
         for key, queue in list(self._queues.items()):
             if key not in without:
                 self.manifest.starts[key] = queue.first_offset
-        write_atomically(self._disk, self._paths.manifest, self.manifest.encode())
+        data = self.manifest.encode()
+        written = (len(data), zlib.crc32(data))
+        if written != self._written:
+            write_atomically(self._disk, self._paths.manifest, data)
+            self._written = written
 
     def begin_cut(
         self,

@@ -109,8 +109,7 @@ class Truncation:
         store = self._store
         store.absorb_keys()
         store.queues.drain()
-        for queue in store.queues:
-            queue.sync()
+        store.queues.sync(store.queues, 0)
 
     def _follow(self, position: int, newest: int, ends: QueueEnds) -> None:
         """Everything up to the manifest's last word; `newest` is the record before the position, or -1."""

@@ -38,6 +38,9 @@ class ScratchDisk(SystemDisk):
     def sync_dir(self, path: Path) -> None:
         pass
 
+    def sync_all(self, path: Path) -> None:
+        pass
+
 
 def scratch_parent(memory: Path = MEMORY_DIRECTORY) -> Path | None:
     """Where temporary directories are best made: in memory, unless TMPDIR says where; None: wherever usual."""

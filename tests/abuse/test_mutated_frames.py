@@ -203,8 +203,8 @@ def returned_to_base(then: Facts, now: Facts) -> None:
     assert now.tasks <= then.tasks
     assert now.sockets <= then.sockets + OTHERS
     assert now.threads <= then.threads + 4, "threads of the default pool are made as they are needed"
-    # Queues that were written meanwhile have two descriptors each, up to their limit.
-    assert now.descriptors <= then.descriptors + 2 * LIMITS["broker.queues_max"]
+    # Queue files that were used meanwhile stay open, with two descriptors each, up to their limit.
+    assert now.descriptors <= then.descriptors + 2 * StoreOptions().queue_files_open_max
     assert now.memory <= then.memory + GROWTH_BYTES
 
 

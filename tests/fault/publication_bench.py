@@ -21,6 +21,7 @@ from penstock.broker.publications import Publications
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, Staging
 from penstock.broker.statistics import Statistics
+from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.errors import RequestError
@@ -60,17 +61,17 @@ class Life:
         store_options = small_options(flush_mode=mode, max_message_size_bytes=4_000, segment_size_bytes=8_192)
         self.store = MessageStore.open(folder, store_options, runtime=runtime, background=False)
         try:
-            config = StorePaths(folder).config
-            self.topics = Topics(options, runtime, config)
+            journal = TableJournal(runtime.disk, StorePaths(folder).config)
+            self.topics = Topics(options, runtime, journal)
             # Topics are another table's business (`test_broker_kill.py`); here they are always known.
             for topic, queues in TOPICS:
                 self.topics.ensure(topic, queues)
-            groups = Groups(options, runtime, config)
+            groups = Groups(options, runtime, journal)
             self.rules = SendRules(options, self.topics, groups, QueueLocks(options, clock), 0, runtime)
             flow = FlowControl(options, store_options, clock)
             statistics = Statistics(clock, options.cluster_name)
             self.publications = Publications(
-                options, self.store, self.topics, self.rules, flow, statistics, runtime, config
+                options, self.store, self.topics, self.rules, flow, statistics, runtime, journal
             )
             self.publications.recover()
             self.flusher = LoopFlusher(self.store)

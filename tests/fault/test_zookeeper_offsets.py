@@ -108,7 +108,7 @@ def wait_written(entries: KazooClient, value: bytes) -> None:
 def lose_tables(broker: ServerProcess) -> None:
     """All of `config`, the journal included; the log and the broker's identity stay."""
     (folder,) = broker.data.rglob("config")
-    assert (folder / "sideTables.log").exists()
+    assert list(folder.glob("tables.*.log"))
     shutil.rmtree(folder)
 
 

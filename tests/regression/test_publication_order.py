@@ -10,6 +10,7 @@ import pytest
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.published import PublishedBatches
+from penstock.broker.table_journal import TableJournal
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 
@@ -18,12 +19,12 @@ from penstock.testing import ManualClock
 def test_the_order_of_publications_survives_a_restart(tmp_path: Path, step_ms: int) -> None:
     clock = ManualClock()
     options, runtime = BrokerOptions(publication_queries_max=3), Runtime(clock=clock)
-    batches = PublishedBatches(options, runtime, tmp_path)
+    batches = PublishedBatches(options, runtime, TableJournal(runtime.disk, tmp_path))
     for query in ("c", "a", "b"):
         batches.remember(query, 0, 1, 0)
         clock.jump(step_ms)
-    assert asyncio.run(batches.saver.save())
-    again = PublishedBatches(options, runtime, tmp_path)
+    assert asyncio.run(batches.stored.save())
+    again = PublishedBatches(options, runtime, TableJournal(runtime.disk, tmp_path))
     again.load()
     again.remember("d", 0, 1, 0)
     assert [query for query in "abcd" if again.last(query) is not None] == ["a", "b", "d"]

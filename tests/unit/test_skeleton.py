@@ -209,12 +209,13 @@ def test_make_help_describes_every_command() -> None:
 
 
 def imported_helpers(path: Path) -> Iterator[Path]:
-    """Modules below tests/ that a file imports; for names of a folder, one in that folder."""
-    for name in re.findall(
-        r"^ *from (tests(?:\.\w+)*) import", path.read_text(encoding="utf-8"), re.MULTILINE
-    ):
-        module = ROOT / name.replace(".", "/")
-        yield module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    """Modules below tests/ that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+            folder = ROOT / str(node.module).replace(".", "/")
+            for name in node.names:
+                module = folder / f"{name.name}.py"
+                yield module if module.exists() else folder.with_suffix(".py")
 
 
 def test_helpers_of_several_folders_lie_in_support() -> None:

@@ -1,4 +1,4 @@
-"""What handlers share: reading request bodies, making large answers, waiting until a change is in its file."""
+"""What handlers share: reading request bodies, making large answers, waiting until a change is on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from penstock.broker.saving import TableSaver
+from penstock.broker.stored_table import StoredTable
 from penstock.errors import CodecError, RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
@@ -36,13 +36,13 @@ async def _answer_aside(command: Command, encode: Callable[[], bytes]) -> Comman
 
 
 class _Saved(Protocol):
-    saver: TableSaver
+    stored: StoredTable
 
     async def save(self) -> bool: ...
 
 
 async def saved(table: _Saved, command: Command) -> Command:
-    """The answer to a change: success once it is in the file, and with the replicas in sync where there are any.
+    """The answer to a change: success once it is on disk, and with the replicas in sync where there are any.
 
     The change holds in any case and is saved as soon as that works; but who asked must know that it could be
     forgotten.
@@ -51,7 +51,7 @@ async def saved(table: _Saved, command: Command) -> Command:
         return command.answer()
     raise RequestError(
         ResponseCode.SYSTEM_ERROR,
-        f"the change holds, but could not be saved: {table.saver.failure}",
+        f"the change holds, but could not be saved: {table.stored.failure}",
         "it is tried again; look at the disk of the broker",
     )
 

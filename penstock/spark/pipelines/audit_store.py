@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.group_table import SubscriptionGroupTable
 from penstock.metadata.offset_table import ConsumerOffsetTable
+from penstock.metadata.table_log import load_table, read_log
 from penstock.runtime import Runtime
 from penstock.spark.pipelines.audit_sources import Progress, QueueKey, Ranges, Source, choose_topics
 
@@ -42,19 +43,20 @@ def store_groups(directory: Path, topics: set[str]) -> tuple[tuple[Progress, ...
     found: list[Progress] = []
     tries: dict[str, int] = {}
     try:
-        offsets = ConfigFile(disk, config / ConsumerOffsetTable.FILE_NAME).load(ConsumerOffsetTable.from_json)
-        groups = ConfigFile(disk, config / SubscriptionGroupTable.FILE_NAME).load(
-            SubscriptionGroupTable.from_json
-        )
+        journal = read_log(disk, config)
+        offset_file = ConfigFile(disk, config / ConsumerOffsetTable.FILE_NAME)
+        offsets = load_table(offset_file, ConsumerOffsetTable, journal).value
+        group_file = ConfigFile(disk, config / SubscriptionGroupTable.FILE_NAME)
+        groups = load_table(group_file, SubscriptionGroupTable, journal).value
     except PenstockError:
         return (), {}
     if offsets is not None:
-        for (topic, group), queues in offsets.value.offsets.items():
+        for (topic, group), queues in offsets.offsets.items():
             found += [
                 Progress(group, QueueKey(topic, "", queue_id), committed)
                 for queue_id, committed in queues.items()
                 if topic in topics and committed >= 0
             ]
     if groups is not None:
-        tries = {name: group.retry_max_times for name, group in groups.value.groups.items()}
+        tries = {name: group.retry_max_times for name, group in groups.groups.items()}
     return tuple(sorted(found)), tries

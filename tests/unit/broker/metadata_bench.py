@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,13 +31,16 @@ from penstock.broker.producers import Producers
 from penstock.broker.topics import Topics
 from penstock.errors import RequestError
 from penstock.message import HostAddress, Message
+from penstock.metadata.config_files import ConfigFile
 from penstock.metadata.fastjson import loads
+from penstock.metadata.table_log import JournaledTable, load_table, read_log
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable, RemotingClient, RemotingServer
 from penstock.runtime import Runtime
 from penstock.store.message_store import MessageStore
 from penstock.store.options import StoreOptions
+from tests.unit.broker.journals import journal
 
 STORE_OPTIONS = StoreOptions(
     segment_size_bytes=1 << 20, max_message_size_bytes=1 << 16, index_slots=64, index_entries=64
@@ -88,10 +91,10 @@ class MetadataBroker:
         self.options = options or BrokerOptions(broker_name="b-a", cluster_name="c1")
         self.runtime = runtime = Runtime.system()
         self.store = MessageStore.open(path / "store", STORE_OPTIONS, background=False)
-        config = self.store.paths.config
-        self.topics = Topics(self.options, runtime, config)
-        self.groups = Groups(self.options, runtime, config)
-        self.offsets = ConsumerOffsets(self.options, runtime, config)
+        self.journal = journal(self.store.paths.config)
+        self.topics = Topics(self.options, runtime, self.journal)
+        self.groups = Groups(self.options, runtime, self.journal)
+        self.offsets = ConsumerOffsets(self.options, runtime, self.journal)
         self.consumers = Consumers(self.options, runtime.clock)
         self.producers = Producers(self.options, runtime.clock)
         self.locks = QueueLocks(self.options, runtime.clock)
@@ -246,3 +249,15 @@ def run(work: Awaitable[None]) -> None:
         await work
 
     asyncio.run(all_of_it())
+
+
+T = TypeVar("T", bound=JournaledTable)
+
+
+def kept(broker: MetadataBroker, kind: type[T]) -> T:
+    """The table as a start after a crash would find it."""
+    config = broker.store.paths.config
+    disk = broker.runtime.disk
+    found = load_table(ConfigFile(disk, config / kind.FILE_NAME), kind, read_log(disk, config)).value
+    assert found is not None
+    return found

@@ -111,9 +111,8 @@ def test_modes_are_kept_as_rocketmq_keeps_them(tmp_path: Path) -> None:
         async with running(tmp_path) as bench:
             await bench.client.send()
             assert await set_mode(bench, queues=2) == 0
-            # Answered when it is in the file.
-            expected = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "T"}
-            assert json.loads(path.read_text()) == {"messageRequestModeMap": {"T": {"g": expected}}}
+        expected = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "T"}
+        assert json.loads(path.read_text()) == {"messageRequestModeMap": {"T": {"g": expected}}}
         async with running(tmp_path) as bench:
             answer = await bench.client.call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
             assert json.loads(answer.body) == {"messageRequestModeMap": {"T": {"g": expected}}}

@@ -8,12 +8,13 @@ from penstock.broker.options import BrokerOptions
 from penstock.metadata.fastjson import loads
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
+from tests.unit.broker.journals import journal
 
 OPTIONS = BrokerOptions()
 
 
 def offsets(path: Path) -> ConsumerOffsets:
-    table = ConsumerOffsets(OPTIONS, Runtime(clock=ManualClock()), path)
+    table = ConsumerOffsets(OPTIONS, Runtime(clock=ManualClock()), journal(path))
     table.load()
     return table
 
@@ -92,7 +93,7 @@ def test_offsets_survive_a_restart_in_java_s_file(tmp_path: Path) -> None:
     assert written["offsetTable"] == {"T@g": {"0": 10, "1": 4, "2": 12}}
     again = offsets(tmp_path)
     assert [again.query("g", "T", queue_id) for queue_id in range(3)] == [10, 4, 12]
-    assert again.saver.is_clean
+    assert again.stored.is_clean
 
 
 def test_java_s_own_file_is_read(tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_the_same_offset_again_is_no_change(tmp_path: Path) -> None:
         table = offsets(tmp_path)
         table.start()
         table.commit("g", "T", 0, 1)
-        assert await table.save()
+        assert await table.stored.save_file()
         table.commit("g", "T", 0, 1)
-        assert table.saver.is_clean
+        assert table.stored.is_clean
         await table.stop()
 
     asyncio.run(life())

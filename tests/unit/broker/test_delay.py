@@ -43,8 +43,8 @@ def count(bench: Bench, topic: str = "T", queue: int = 0) -> int:
 
 async def saved(bench: Bench) -> dict[str, int]:
     """What the file says after a save."""
-    service(bench).saver.changed()
-    await service(bench).saver.save()
+    service(bench).stored.changed()
+    assert await service(bench).stored.save_file()
     path = bench.broker.data_dir / "config" / "delayOffset.json"
     return json.loads(path.read_bytes())["offsetTable"]
 
@@ -111,10 +111,10 @@ def test_what_waits_survives_a_restart_and_comes_once(tmp_path: Path, is_crash: 
             assert count(bench) == 3
             await bench.client.send(body=b"3", DELAY="1")
             if is_crash:
-                await service(bench).saver.save()
+                await service(bench).stored.save()
                 bench.broker.store.flush()
-                service(bench).saver.changed()
-                await service(bench).saver.save()
+                service(bench).progress()
+                assert await service(bench).stored.save_file()
                 bench.broker.store.abandon()
         saved = json.loads((tmp_path / "config" / "delayOffset.json").read_bytes())
         assert saved["offsetTable"] == {"1": 3}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.options import BrokerOptions
-from penstock.metadata.group_table import SubscriptionGroup
+from penstock.metadata.group_table import SubscriptionGroup, SubscriptionGroupTable
 from penstock.protocol.bodies import MessageQueue
-from tests.unit.broker.metadata_bench import MetadataBroker, heartbeat, run
+from tests.unit.broker.metadata_bench import MetadataBroker, heartbeat, kept, run
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 CREATE, CREATE_LIST, ALL, ONE, DELETE, CONSUMERS, PRODUCERS, ALL_PRODUCERS = (
@@ -38,8 +38,7 @@ def test_create_describe_delete(tmp_path: Path) -> None:
                 b'"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":3,"retryQueueNums":2,'
                 b'"whichBrokerWhenConsumeSlowly":1}'
             )
-            saved = json.loads((tmp_path / "store/config/subscriptionGroup.json").read_bytes())
-            assert saved["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 3
+            assert kept(broker, SubscriptionGroupTable).groups["g"].retry_max_times == 3
             broker.offsets.commit("g", "T", 0, 4)
             broker.locks.lock("g", "c", [MessageQueue("T", "b-a", 0)])
             assert await caller.code(DELETE, groupName="g", cleanOffset=False) == 0

@@ -11,13 +11,14 @@ from penstock.broker.options import BrokerOptions
 from penstock.metadata.group_table import SubscriptionGroup
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
+from tests.unit.broker.journals import journal
 from tests.unit.broker.metadata_bench import refused
 
 OPTIONS = BrokerOptions()
 
 
 def groups(path: Path, options: BrokerOptions = OPTIONS, clock: ManualClock | None = None) -> Groups:
-    table = Groups(options, Runtime(clock=clock or ManualClock()), path)
+    table = Groups(options, Runtime(clock=clock or ManualClock()), journal(path))
     table.load()
     return table
 
@@ -109,4 +110,4 @@ def test_groups_survive_a_restart(tmp_path: Path) -> None:
     again = groups(tmp_path)
     assert again.find("g") == SubscriptionGroup("g", retry_max_times=5)
     assert again.is_read_forbidden("g", "T")
-    assert again.saver.is_clean
+    assert again.stored.is_clean

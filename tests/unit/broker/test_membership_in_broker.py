@@ -105,7 +105,7 @@ def test_a_topic_whose_config_was_lost_in_a_crash_is_not_lost(tmp_path: Path) ->
     async def first() -> None:
         async with running(tmp_path) as bench:
             assert (await bench.client.send("T", b"kept", queue=2)).code == 0
-            await until(lambda: bench.broker.topics.saver.is_clean)
+            await until(lambda: bench.broker.topics.stored.is_clean)
 
     async def second() -> None:
         async with running(tmp_path) as bench:

@@ -19,6 +19,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import RegisterBrokerRequestHeader
 from penstock.remoting import ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
+from tests.unit.broker.journals import journal
 from tests.unit.broker.metadata_bench import run
 from tests.waiting import until
 
@@ -98,7 +99,7 @@ async def registering(
     for server in servers:
         await server.start()
     options = replace(options, name_servers=tuple(server.address for server in servers))
-    topics = Topics(options, Runtime.system(), path)
+    topics = Topics(options, Runtime.system(), journal(path))
     topics.load()
     registration = Registration(options, Runtime.system(), topics, lambda: listening)
     registration.start()
@@ -197,7 +198,7 @@ def test_a_name_server_that_is_not_there(tmp_path: Path) -> None:
         await absent.server.stop()
         await good.start()
         options = replace(OPTIONS, name_servers=(absent.address, "not an address", good.address))
-        topics = Topics(options, Runtime.system(), tmp_path)
+        topics = Topics(options, Runtime.system(), journal(tmp_path))
         topics.load()
         registration = Registration(options, Runtime.system(), topics, lambda: LISTENING)
         registration.start()

@@ -13,6 +13,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.retention_groups import RetentionGroups
 from penstock.runtime import Runtime
 from penstock.testing import broker
+from tests.unit.broker.journals import journal
 from tests.waiting import wait_until
 
 HOURS_AGO_S = 1_000 * 3_600
@@ -78,7 +79,7 @@ def test_the_first_offset_in_a_topic_counts_at_once(tmp_path: Path) -> None:
     store = SimpleNamespace(
         options=SimpleNamespace(retention_groups=("archive",)), keeper=SimpleNamespace(keep=told.append)
     )
-    offsets = ConsumerOffsets(BrokerOptions(), Runtime.system(), tmp_path)
+    offsets = ConsumerOffsets(BrokerOptions(), Runtime.system(), journal(tmp_path))
     groups = RetentionGroups(offsets, store, SimpleNamespace(needed=lambda: None))
     offsets.commit("archive", "early", 0, 1)
     assert told == [], "who leads says so first"

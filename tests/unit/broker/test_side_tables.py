@@ -15,7 +15,7 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.side_tables import SideTables
 from penstock.broker.statistics import Statistics
-from penstock.broker.table_journal import FILE_NAME, TableJournal
+from penstock.broker.table_journal import OLD_FILE_NAME
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
 from penstock.broker.topics import SCHEDULE_TOPIC, Topics
@@ -23,13 +23,15 @@ from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, RequestError, StoreError
 from penstock.message import Message
 from penstock.metadata.offset_table import DelayOffsetTable
+from penstock.metadata.table_log import frame
 from penstock.metadata.topic_table import TopicConfig
 from penstock.replication import HaServer, ReplicationOptions
-from penstock.runtime import Runtime, SystemDisk
+from penstock.runtime import Runtime
 from penstock.store import MessageStore, StoreOptions
 from penstock.store.epochs import EpochFile
 from penstock.store.layout import StorePaths
 from penstock.store.loop_flush import LoopFlusher
+from tests.unit.broker.journals import journal
 from tests.waiting import turns, until
 
 
@@ -45,18 +47,19 @@ class Node:
             folder, store_options, runtime=runtime, background=False, replica=replica
         )
         config = folder / "config"
-        self.topics = Topics(options, runtime, config)
-        self.groups = Groups(options, runtime, config)
-        self.offsets = ConsumerOffsets(options, runtime, config)
+        self.journal = journal(config)
+        self.topics = Topics(options, runtime, self.journal)
+        self.groups = Groups(options, runtime, self.journal)
+        self.offsets = ConsumerOffsets(options, runtime, self.journal)
         self.topics.load()
         self.groups.load()
+        self.offsets.load()
         flusher = LoopFlusher(self.store)
         clock = runtime.clock
         flow = FlowControl(options, store_options, clock)
         writer = MessageWriter(self.store, flusher, flow, Statistics(clock, "c"), clock)
-        self.delays = DelayService(options, self.store, writer, flusher, runtime, config)
+        self.delays = DelayService(options, self.store, writer, flusher, runtime, self.journal)
         self.delays.load()
-        self.journal = TableJournal(runtime.disk, config)
         self.timers = TimerService(options, self.store, writer, flusher, runtime, StorePaths(folder))
         self.timers.load()
         self.tables = SideTables(
@@ -115,7 +118,7 @@ def run(pair: tuple[Node, Node], scenario: Callable[[], object]) -> None:
     finally:
         for node in pair:
             node.tables.step_down()
-            node.tables.close(is_saved=False)
+            asyncio.run(node.journal.close(is_saved=False))
             node.store.close()
 
 
@@ -279,38 +282,36 @@ def test_a_killed_broker_has_what_it_sent_or_acknowledged(pair: tuple[Node, Node
         again = Node(tmp_path / name, replica=True)
         assert again.offsets.query("workers", "orders", 2) == 18
         assert again.topics.get("orders") == TopicConfig("orders", 4, 4)
-        again.tables.close(is_saved=True)
+        asyncio.run(again.journal.close(is_saved=True))
         again.store.close()
-        assert not (tmp_path / name / "config" / FILE_NAME).exists()
+        assert not list((tmp_path / name / "config").glob("tables.*"))
 
 
-@pytest.mark.fault("F5")
-def test_a_torn_end_of_the_journal_takes_nothing_else_along(tmp_path: Path) -> None:
-    journal = TableJournal(SystemDisk(), tmp_path)
-    journal.begin(b"all")
-    journal.append(b"first", lambda: b"never")
-    journal.append(b"second", lambda: b"never")
-    journal.close()
-    whole = (tmp_path / FILE_NAME).read_bytes()
-    assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first", b"second"]
-    last = len(whole) - len(b"second") - 8
-    for size in range(last, len(whole)):
-        (tmp_path / FILE_NAME).write_bytes(whole[:size])
-        assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first"]
-    (tmp_path / FILE_NAME).write_bytes(whole[:-1] + b"?")
-    assert list(TableJournal(SystemDisk(), tmp_path).read()) == [b"all", b"first"]
+@pytest.mark.fault("F1")
+def test_the_journal_that_0_1_left_is_taken_over(tmp_path: Path) -> None:
+    """0.1 was killed as a member of a set: what it had acknowledged to its master is in `sideTables.log` alone."""
+    master = Node(tmp_path / "master")
+    master.topics.update(TopicConfig("orders", 4, 4))
+    master.offsets.commit("workers", "orders", 2, 17)
+    master.timers.follow(TimerProgress(1_700_000_000_250, 7))
+    config = tmp_path / "replica" / "config"
+    config.mkdir(parents=True)
+    (config / OLD_FILE_NAME).write_bytes(frame(master.tables.snapshot()) + b"torn")
 
+    async def scenario() -> None:
+        first = Node(tmp_path / "replica", replica=True)
+        assert first.state() == master.state()
+        assert (config / OLD_FILE_NAME).exists()
+        assert await first.offsets.stored.save()
+        assert not (config / OLD_FILE_NAME).exists()
+        await first.journal.close(is_saved=False)
+        first.store.close()
+        again = Node(tmp_path / "replica", replica=True)
+        assert again.state() == master.state()
+        again.store.close()
+        master.store.close()
 
-def test_a_long_journal_begins_anew_with_everything(tmp_path: Path) -> None:
-    journal = TableJournal(SystemDisk(), tmp_path, length_max=100)
-    journal.begin(b"all")
-    for number in range(50):
-        journal.append(b"change %d" % number, lambda: b"all of it")
-    journal.close()
-    found = list(TableJournal(SystemDisk(), tmp_path).read())
-    assert found[0] == b"all of it"
-    assert found[-1] == b"change 49"
-    assert (tmp_path / FILE_NAME).stat().st_size <= 120
+    asyncio.run(scenario())
 
 
 @pytest.mark.fault("F4")

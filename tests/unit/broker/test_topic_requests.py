@@ -8,8 +8,8 @@ import pytest
 
 from penstock.broker.options import BrokerOptions
 from penstock.errors import DiskFullError
-from penstock.metadata.topic_table import TopicConfig
-from tests.unit.broker.metadata_bench import Caller, MetadataBroker, run
+from penstock.metadata.topic_table import TopicConfig, TopicTable
+from tests.unit.broker.metadata_bench import Caller, MetadataBroker, kept, run
 
 OPTIONS = BrokerOptions(broker_name="b-a", cluster_name="c1")
 CREATE, CREATE_LIST, ALL, STATS, DELETE, BY_WHO, SYSTEM, CLEAN, BY_CONSUMER, SUBSCRIPTION, CONFIG = (
@@ -42,9 +42,8 @@ def test_create_describe_change_delete(tmp_path: Path) -> None:
                 b'{"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
                 b'"topicName":"T","topicSysFlag":0,"writeQueueNums":4}'
             )
-            # It is in the file when it is answered.
-            saved = json.loads((tmp_path / "store/config/topics.json").read_bytes())
-            assert saved["topicConfigTable"]["T"]["readQueueNums"] == 8
+            # It is on disk when it is answered.
+            assert kept(broker, TopicTable).topics["T"].read_queue_nums == 8
             assert await caller.code(CREATE, **creation(perm=4, order=True, readQueueNums=16)) == 0
             assert broker.topics.get("T") == TopicConfig("T", 16, 4, 4, order=True)  # type: ignore[arg-type]
             broker.put("T", 0, 3)
@@ -156,10 +155,11 @@ def test_who_changes_a_topic_is_told_that_it_could_not_be_saved(
         async with MetadataBroker(tmp_path, OPTIONS) as broker:
             assert await broker.topics.save()
 
-            def full(_: object) -> None:
+            def full(*_: object) -> None:
                 raise DiskFullError("no space", "free some")
 
-            monkeypatch.setattr(broker.topics.saver.file, "save", full)
+            monkeypatch.setattr(broker.journal, "append", full)
+            monkeypatch.setattr(broker.topics.stored.file, "begin", full)
             answer = await broker.client().raw(CREATE, **creation())  # type: ignore[arg-type]
             assert answer.code == 1
             assert "no space" in (answer.remark or "")

@@ -13,13 +13,14 @@ from penstock.metadata.fastjson import loads
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
+from tests.unit.broker.journals import journal
 from tests.unit.broker.metadata_bench import refused
 
 OPTIONS = BrokerOptions(cluster_name="c1", broker_name="b-a")
 
 
 def topics(path: Path, options: BrokerOptions = OPTIONS, clock: ManualClock | None = None) -> Topics:
-    table = Topics(options, Runtime(clock=clock or ManualClock()), path)
+    table = Topics(options, Runtime(clock=clock or ManualClock()), journal(path))
     table.load()
     return table
 
@@ -257,7 +258,7 @@ def test_topics_survive_a_restart_in_java_s_file(tmp_path: Path) -> None:
     again = topics(tmp_path)
     assert again.get("T") == TopicConfig("T", 4, 4)
     version = again.data_version
-    assert again.saver.is_clean  # nothing was added, so nothing has to be written
+    assert again.stored.is_clean  # nothing was added, so nothing has to be written
     assert version.counter > 0
 
 

@@ -16,6 +16,7 @@ from penstock.coordinator.offsets import OffsetKey, OffsetStorage, OffsetStorage
 from penstock.errors import MetadataUnavailableError
 from penstock.runtime import Runtime
 from penstock.testing.metadata import MemoryEnsemble
+from tests.unit.broker.journals import journal
 
 KEY = OffsetKey("g", "T", 0)
 OPTIONS = BrokerOptions(coordinators=("c:1",), broker_id=1)
@@ -26,7 +27,7 @@ class Member:
 
     def __init__(self, ensemble: MemoryEnsemble, folder: Path, **options: int) -> None:
         runtime = Runtime.system()
-        self.offsets = ConsumerOffsets(BrokerOptions(**options), runtime, folder)  # type: ignore[arg-type]
+        self.offsets = ConsumerOffsets(BrokerOptions(**options), runtime, journal(folder))  # type: ignore[arg-type]
         self.leases = PartitionLeases(OPTIONS, runtime.clock)
         self.store = ensemble.client()
         self.storage = OffsetStorage(self.store, 7, OffsetStorageOptions(stop_tries=1))

@@ -19,6 +19,7 @@ NUMBERS = [
 LOWEST = {
     "segment_size_bytes": 4096,
     "queue_file_entries": 1,
+    "queue_files_open_max": 1,
     "index_slots": 1,
     "index_entries": 2,
     "max_message_size_bytes": 1,

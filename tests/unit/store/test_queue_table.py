@@ -92,7 +92,7 @@ def test_a_queue_is_synced_when_it_has_enough_pages(tmp_path: Path) -> None:
             queue.state.add_entry(0, 100, 0)
         table.drain()
         disk.log.clear()
-        table.sync(2)
+        table.sync(table, 2)
         return any(entry.op == "sync" for entry in disk.log)
 
     assert not syncs_with(409)
@@ -101,7 +101,7 @@ def test_a_queue_is_synced_when_it_has_enough_pages(tmp_path: Path) -> None:
     queue.state.add_entry(0, 100, 0)
     table.drain()
     disk.log.clear()
-    table.sync(0)
+    table.sync(table, 0)
     assert [entry.op for entry in disk.log].count("sync") == 1
     table.close()
 
