@@ -8,8 +8,8 @@
 
 `<r>` says where a message was: 0 in its topic, 1 in the retry topic %RETRY%<group>_<topic>, 2 in
 %RETRY%<group>+<topic>. A client makes the handle of a message from its answer's header and sends it back with the
-acknowledgement. Rule: texts of peers are taken apart with limits, and whatever is not exactly so is refused (A20).
-Pure functions."""
+acknowledgement; RocketMQ's proxies append a log position. Rule: texts of peers are taken apart with limits, and
+whatever is not exactly so is refused (A20). Pure functions."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ class PopHandle:
     def parse(cls, text: str) -> Self:
         """From the text of a peer. Raises CodecError for anything that no broker has handed out."""
         items = text.split(" ") if len(text) <= HANDLE_SIZE_MAX else []
+        if len(items) == 9:
+            # RocketMQ's proxies append the log position. It is not looked at: whoever sends it may have made it up.
+            appended = items.pop()
+            if appended != "-1":
+                _number(appended, text)
         if len(items) != 8 or items[4] not in _KINDS or not items[5]:
             raise _no_handle(text)
         numbers = [_number(items[place], text) for place in (0, 1, 2, 3, 6, 7)]
@@ -58,7 +63,7 @@ class PopHandle:
         if max(revive_queue, queue_id) > _INT32_MAX or offset < start:
             raise _no_handle(text)
         handle = cls(start, popped, invisible, revive_queue, items[4], items[5], queue_id, offset)
-        if str(handle) != text:  # such as zeros before a number
+        if str(handle) != " ".join(items):  # such as zeros before a number
             raise _no_handle(text)
         return handle
 

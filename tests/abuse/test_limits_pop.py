@@ -111,7 +111,7 @@ def test_handles_that_nobody_was_given(tmp_path: Path) -> None:
                 "",
                 " ",
                 "x" * 100_000,
-                str(handle) + " 7",
+                str(handle) + " 7 7",
                 str(handle).replace(" ", "  ", 1),
                 str(handle).replace("broker-a", ""),
                 f"-1 {handle.pop_time} 60000 0 0 broker-a 0 0",
