@@ -54,7 +54,8 @@ DECLINED = frozenset(
     for name in (
         "DELAY TRAN_MSG POP_CK MSG_REGION TRACE_ON CLUSTER TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS "
         "TIMER_DEL_UNIQKEY TIMER_OUT_MS TIMER_DELAY_LEVEL INNER_NUM INNER_BASE INNER_MULTI_DISPATCH "
-        "INNER_MULTI_QUEUE_OFFSET __CRC32# PGROUP TRANSFER_FLAG MSG_TYPE PENSTOCK_PRODUCER PENSTOCK_SEQUENCE"
+        "INNER_MULTI_QUEUE_OFFSET __CRC32# PGROUP TRANSFER_FLAG MSG_TYPE PENSTOCK_PRODUCER PENSTOCK_SEQUENCE "
+        "REAL_TOPIC REAL_QID"
     ).split()
 )
 
@@ -334,7 +335,7 @@ class SendScanner(SendHeader):
             elif first == 0x57 and name_end - at == 4 and same_bytes(p, at, b"WAIT", 0, 4):
                 if stop - at != 9 or not same_bytes(p, name_end + 1, b"true", 0, 4):
                     return False
-            elif first in (0x43, 0x44, 0x49, 0x4D, 0x50, 0x54, 0x5F):  # C D I M P T _
+            elif first in (0x43, 0x44, 0x49, 0x4D, 0x50, 0x52, 0x54, 0x5F):  # C D I M P R T _
                 if not (name_end - at == 4 and same_bytes(p, at, b"TAGS", 0, 4)):
                     if bytes(p[at:name_end]) in DECLINED:
                         return False

@@ -283,6 +283,8 @@ class Broker:
         flusher = self.flusher = LoopFlusher(store)
         writer = self.writer = MessageWriter(store, flusher, self.flow, self.statistics, clock)
         publications.replicated = writer.replicated
+        if options.name_servers or self.guard is not None:
+            publications.known_brokers = self.registration.broker_names
         self.sequences.open(store, self.topics)
         delay = self.delay = DelayService(options, store, writer, flusher, runtime, self._journal)
         delay.load()
@@ -333,6 +335,7 @@ class Broker:
             body_bytes_max=store.options.max_message_size_bytes,
             batch_count_max=options.batch_count_max,
             learn=self._make_fast_path(writer),
+            guard=self.guard,
         )
         processors: list[Processor] = [
             sends,
@@ -344,7 +347,7 @@ class Broker:
         processors += [*membership_processors(self, store, self.side_tables, clock), *pop.processors]
         staging = Staging(store, self.rules, writer, options.batch_count_max)
         processors.append(
-            StagingProcessor(options, self.rules, writer, staging, publications, unique_ids, self.guard)
+            StagingProcessor(options, self.rules, writer, staging, publications, runtime.entropy, self.guard)
         )
         if self.guard is not None:
             processors.append(AccessProcessor(self.guard))

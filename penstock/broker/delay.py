@@ -24,7 +24,7 @@ from penstock._hot.records import AppendRequest
 from penstock.broker.delayed_copies import copy_of
 from penstock.broker.flow_control import BusyError
 from penstock.broker.options import BrokerOptions
-from penstock.broker.stored_records import record_at
+from penstock.broker.record_gate import record_of_entry
 from penstock.broker.stored_table import StoredTable
 from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import SCHEDULE_TOPIC
@@ -285,7 +285,7 @@ class DelayService:
                 wait_ms = max(due_ms - now_ms, 0)
                 break
             try:
-                due.append(self._ready(entry))
+                due.append(self._ready(entry, level))
             except BusyError:
                 if not due:
                     raise
@@ -294,9 +294,9 @@ class DelayService:
         self._store_again(level, due)
         return wait_ms
 
-    def _ready(self, entry: Entry) -> AppendRequest | None:
+    def _ready(self, entry: Entry, level: Level) -> AppendRequest | None:
         """The message of an entry made ready for its real topic; None if there is none that could be stored."""
-        record = None if entry.is_filler else record_at(self._store, entry.position)
+        record = record_of_entry(self._store, entry, SCHEDULE_TOPIC, level.queue_id)
         if record is None:
             self.skipped += 1
             if not entry.is_filler:

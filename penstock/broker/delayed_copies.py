@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
-from penstock.broker.stored_records import StoredRecord
+from penstock.broker.record_gate import StoredRecord
+from penstock.broker.topics import may_be_delivered_to
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError
 from penstock.store.limits import QUEUE_ID_MAX
@@ -25,6 +26,8 @@ def copy_of(record: StoredRecord, writer: MessageWriter) -> AppendRequest:
     """The message made ready for the queue it was sent to."""
     message = record.message
     topic = message.properties.get(text.REAL_TOPIC, "")
+    if not may_be_delivered_to(topic):
+        raise CodecError(f"REAL_TOPIC is {topic[:80]!r}, which only the broker writes to")
     queue_id = queue_number(message.properties.get(text.REAL_QUEUE_ID, ""))
     properties = text.decode(record.properties)
     return AppendRequest(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
-from penstock.broker.stored_records import StoredRecord
+from penstock.broker.record_gate import StoredRecord
 from penstock.broker.topics import HALF_TOPIC
 from penstock.message import StoredMessage, SystemFlag, TransactionKind
 from penstock.store.layout import is_topic

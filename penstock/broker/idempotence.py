@@ -28,10 +28,10 @@ from pathlib import Path
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import BusyError, UnknownOutcomeError
 from penstock.broker.options import BrokerOptions
+from penstock.broker.record_gate import own_message_at
 from penstock.broker.sequence_file import FILE_NAME, Frozen, decode, encode, freeze
 from penstock.broker.sequence_scan import PRODUCER_NAME, SEQUENCE_MAX, pair_of, scan, sequence_number
 from penstock.broker.sequence_table import NOT_STORED, TOO_OLD, Pair, SequenceTable
-from penstock.broker.stored_records import message_in_log
 from penstock.broker.topics import Topics
 from penstock.errors import CodecError, RequestError
 from penstock.message import StoredMessage
@@ -139,7 +139,7 @@ class Idempotence:
         log, before_ms = self._store.log, self._expired_ms()
         position = log.min_offset
         for base in range(position + log.segment_size, log.max_offset, log.segment_size):
-            first = message_in_log(self._store, base)
+            first = own_message_at(self._store, base)
             if first is None or first.store_timestamp >= before_ms:
                 break
             position = base
@@ -344,7 +344,7 @@ class Idempotence:
                 f"those that are kept, the newest {self.options.idempotence_window} or less",
                 "it may be stored, and is not stored now; look for it before you send it as a new message",
             )
-        message = message_in_log(self._store, position)
+        message = own_message_at(self._store, position)
         if message is None:
             raise UnknownOutcomeError(
                 ResponseCode.SYSTEM_ERROR,

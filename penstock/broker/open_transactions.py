@@ -22,13 +22,22 @@ from penstock.broker.flow_control import BusyError
 from penstock.broker.half_messages import HALF_QUEUE, Half, marked, read_half
 from penstock.broker.offsets import TRANSACTION_GROUP, ConsumerOffsets
 from penstock.broker.options import BrokerOptions
-from penstock.broker.stored_records import record_at
+from penstock.broker.record_gate import (
+    StoredRecord,
+    is_from_client,
+    own_message_at,
+    record_at,
+    record_of,
+    record_of_entry,
+)
 from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry
 
 _LOG = logging.getLogger("penstock.broker")
 _ENTRIES = 512
+# When to ask again for something that is not visible yet.
+UNSEEN_RETRY_MS = 200
 
 
 class OpenTransactions:
@@ -120,7 +129,12 @@ class OpenTransactions:
                 low = self._store.min_offset(HALF_DONE_TOPIC, HALF_QUEUE)
                 self._marks_seen = max(self._marks_seen + 1, low)
             for entry in entries:
-                record = None if entry.is_filler else record_at(self._store, entry.position)
+                record = record_of_entry(self._store, entry, HALF_DONE_TOPIC, HALF_QUEUE)
+                if record is not None and is_from_client(record.message):
+                    _LOG.error(
+                        "mark %d of ended transactions was sent by a client; ignored", self._marks_seen
+                    )
+                    record = None
                 named, is_put_back = ([], False) if record is None else marked(record.message)
                 if not is_put_back:
                     self._end_all(named)
@@ -130,7 +144,7 @@ class OpenTransactions:
         return self._store.reader.entries(topic, HALF_QUEUE, offset, min(_ENTRIES, end - offset))
 
     def _half(self, entry: Entry) -> Half | None:
-        record = None if entry.is_filler else record_at(self._store, entry.position)
+        record = record_of_entry(self._store, entry, HALF_TOPIC, HALF_QUEUE)
         return None if record is None else read_half(record)
 
     # -- changes ---------------------------------------------------------------------------------------------
@@ -192,6 +206,23 @@ class OpenTransactions:
     def position(self, offset: int) -> int | None:
         """Log position of the newest copy of an open transaction; None if this offset is not one."""
         return self._positions.get(offset)
+
+    def record_at(self, position: int, offset: int) -> StoredRecord | None:
+        """The half message that a client names by log position and half-queue offset; None unless one begins exactly
+        there.
+
+        The position proves nothing. The queue entry proves a half message that is visible; this table proves one that
+        is not yet, because a publication is under way or the set has not confirmed it. Raises BusyError for one that
+        is not visible and not in the table: the client has to ask again.
+        """
+        record = record_at(self._store, position)
+        if record is not None or not self._store.dispatch.offset <= position < self._store.log.max_offset:
+            return record
+        known = self._positions.get(offset)
+        if known is None:
+            raise BusyError("the half message is not visible yet", UNSEEN_RETRY_MS)
+        message = own_message_at(self._store, known) if known == position else None
+        return None if message is None else record_of(self._store, message)
 
     def offsets(self) -> list[int]:
         """The newest copies of all of them, the oldest first."""

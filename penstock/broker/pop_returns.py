@@ -18,9 +18,9 @@ from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import CheckPoint
+from penstock.broker.record_gate import StoredRecord, record_of_entry
 from penstock.broker.statistics import Statistics
-from penstock.broker.stored_records import StoredRecord, record_at
-from penstock.broker.topics import Topics, dead_letter_topic
+from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics, dead_letter_topic
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PropertiesTooLargeError, RequestError
 from penstock.protocol.pop_handles import NORMAL, RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
@@ -29,7 +29,9 @@ from penstock.store import MessageStore
 _LOG = logging.getLogger("penstock.broker")
 FIRST_POP_TIME = "1ST_POP_TIME"
 _BORN_AND_COMPRESSION = ~0x30
-_DROPPED = (text.WAIT, text.SEAL, text.POP_CHECK)
+_DROPPED = (text.WAIT, text.SEAL, text.POP_CHECK, *text.DEAD_LETTER_ORIGINS)
+# In an ordinary topic a sender may have set them; the broker sets them on what was tried before.
+_NOTED = (text.RETRY_TOPIC, text.ORIGIN_MESSAGE_ID)
 
 
 class PopReturns:
@@ -75,20 +77,20 @@ class PopReturns:
         if offset < self._store.min_offset(queue.topic, queue.queue_id):
             return None
         entries = self._store.reader.entries(queue.topic, queue.queue_id, offset, 1)
-        if not entries or entries[0].is_filler:
-            return None
-        return record_at(self._store, entries[0].position)
+        return record_of_entry(self._store, entries[0], queue.topic, queue.queue_id) if entries else None
 
     def _copy(self, check: CheckPoint, group: GroupConfig, record: StoredRecord) -> AppendRequest:
         message, queue = record.message, check.key.queue
         kind, topic = topic_kind(queue.group, queue.topic)
         put = {}
+        was_tried = queue.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         if message.reconsume_times == 0:
             put[FIRST_POP_TIME] = str(check.key.pop_time)
         if message.reconsume_times >= group.retry_max_times:
             place = self._topics.ensure(dead_letter_topic(group.name), 1).name
             put[text.RETRY_TOPIC] = topic
-            put[text.ORIGIN_MESSAGE_ID] = message.properties.get(text.ORIGIN_MESSAGE_ID) or message.message_id
+            noted = message.properties.get(text.ORIGIN_MESSAGE_ID) if was_tried else None
+            put[text.ORIGIN_MESSAGE_ID] = noted or message.message_id
             self.dead_count += 1
             self._statistics.sent_back(group.name, topic, is_dead=True)
             _LOG.info("message %s is a dead letter of group %s", message.message_id, group.name)
@@ -97,7 +99,8 @@ class PopReturns:
             self._statistics.sent_back(group.name, topic, is_dead=False)
         properties, pairs = text.decode(record.properties), dict(message.properties)
         try:
-            stored = text.encode(text.changed(properties, pairs, _DROPPED, put))
+            drop = _DROPPED if was_tried else (*_DROPPED, *_NOTED)
+            stored = text.encode(text.changed(properties, pairs, drop, put))
         except PropertiesTooLargeError:
             stored = record.properties  # rather without the notes than never again
         return AppendRequest(

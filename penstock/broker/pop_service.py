@@ -47,8 +47,9 @@ from penstock.broker.pop_records import (
 )
 from penstock.broker.pop_returns import PopReturns
 from penstock.broker.pop_state import CheckBuffer, PopState
+from penstock.broker.record_gate import is_from_client
 from penstock.broker.statistics import Statistics
-from penstock.broker.topics import SYSTEM_PREFIX, Topics
+from penstock.broker.topics import REVIVE_PREFIX, Topics
 from penstock.broker.writing import IN_MEMORY, Done, MessageWriter, Written
 from penstock.errors import CodecError, PenstockError, RequestError, StoreError
 from penstock.message import HostAddress, StoredMessage
@@ -77,7 +78,7 @@ HandedOut = Callable[[Written, int, int], None]
 
 def revive_topic(cluster: str) -> str:
     """Where a cluster's brokers keep what was popped."""
-    return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
+    return f"{REVIVE_PREFIX}{cluster}"
 
 
 class PopService:
@@ -183,6 +184,9 @@ class PopService:
 
     def _replay(self, message: StoredMessage) -> None:
         self.state.applied(message.queue_id, message.queue_offset)
+        if is_from_client(message):
+            _LOG.error("record %s of the revive topic was sent by a client; ignored", message.message_id)
+            return
         try:
             record = read_record(message)
         except CodecError as error:

@@ -26,6 +26,8 @@ CLUSTER = "CLUSTER"
 POP_CHECK = "POP_CK"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+# Where a dead letter came from, as RocketMQ's broker says it. A sender's own would lead a redrive to another topic.
+DEAD_LETTER_ORIGINS = ("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
 TRANSACTION = "TRAN_MSG"
 TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 CORRELATION_ID = "CORRELATION_ID"
@@ -34,10 +36,14 @@ PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 # Who sent a message idempotently, and its number: the broker's to set, from the header of the send.
 PRODUCER = "PENSTOCK_PRODUCER"
 SEQUENCE = "PENSTOCK_SEQUENCE"
+# Of a staged record: the user who staged it, if access control was on.
+OWNER = "PENSTOCK_OWNER"
 # Never stored: properties that live only between a client and its broker.
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 # Set by the broker on every send, or taken out by it.
-BROKERS_OWN = frozenset((REGION, TRACE_ON, CLUSTER, POP_CHECK, WAIT, SEAL, PRODUCER, SEQUENCE))
+BROKERS_OWN = frozenset(
+    (REGION, TRACE_ON, CLUSTER, POP_CHECK, WAIT, SEAL, PRODUCER, SEQUENCE, REAL_TOPIC, REAL_QUEUE_ID)
+)
 
 
 def parse(text: str) -> dict[str, str]:

@@ -21,9 +21,9 @@ from penstock._hot.reads import find_record
 from penstock._hot.staged import CopyTargets, count_copies
 from penstock.broker import property_text as text
 from penstock.broker.flow_control import FlowControl
+from penstock.broker.record_gate import own_message_at
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import StagedPart
-from penstock.broker.stored_records import message_in_log
 from penstock.broker.topics import SCHEDULE_TOPIC, Topics
 from penstock.errors import RequestError, StoreError
 from penstock.message import Message
@@ -73,6 +73,7 @@ class Copying:
                     f"topic {target.topic} was deleted after its messages were staged; nothing is published",
                     "create it, then run the batch again",
                 )
+            self._rules.check_sendable(target.topic)
             self._rules.queue(config, target.queue_id)
             self._queue(target.topic, target.queue_id)
         self._levels(part)
@@ -235,5 +236,5 @@ def find_copies(store: MessageStore, begun: int) -> tuple[int, str]:
             continue
         following = find_record(segment.view, stop + 1, end, segment.base)
         position = segment.base + (following if following >= 0 else segment.size)
-    message = message_in_log(store, last)
+    message = own_message_at(store, last)
     return count, message.properties.get(text.UNIQ_KEY, "") if message is not None else ""

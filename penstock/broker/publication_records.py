@@ -6,7 +6,8 @@ for each query that publishes at another broker.
     home      a query publishes at another broker
 
 Bodies are JSON, so that whoever reads the topic (it can be read) can read them; KEYS is the query, TAGS the kind. The
-log position of `begun` is the prepared offset of every message that it published. Plain values, no I/O.
+log position of `begun` is the prepared offset of every message that it published. `owner` is the user who publishes,
+and is left out where access control is off. Plain values, no I/O.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from penstock.broker.record_gate import is_from_client
 from penstock.broker.staging import Handle
 from penstock.broker.topics import PUBLISHED_TOPIC
 from penstock.errors import CodecError
@@ -30,6 +32,7 @@ class Begun:
     batch: int
     messages: int
     handles: tuple[Handle, ...]
+    owner: str = ""
 
     def message(self) -> Message:
         body = {
@@ -39,7 +42,7 @@ class Begun:
             "messages": self.messages,
             "staged": [str(handle) for handle in self.handles],
         }
-        return _message(self.query, BEGUN, body)
+        return _message(self.query, BEGUN, body, self.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Done:
     messages: int
     begun: int
     missing: int = 0
+    owner: str = ""
 
     def message(self) -> Message:
         body = {
@@ -61,7 +65,7 @@ class Done:
             "begun": self.begun,
             "missing": self.missing,
         }
-        return _message(self.query, DONE, body)
+        return _message(self.query, DONE, body, self.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +74,34 @@ class HomeTold:
 
     query: str
     broker: str
+    owner: str = ""
 
     def message(self) -> Message:
-        return _message(self.query, HOME, {"kind": HOME, "query": self.query, "broker": self.broker})
+        body: dict[str, object] = {"kind": HOME, "query": self.query, "broker": self.broker}
+        return _message(self.query, HOME, body, self.owner)
 
 
-def _message(query: str, kind: str, body: dict[str, object]) -> Message:
+def _message(query: str, kind: str, body: dict[str, object], owner: str) -> Message:
+    if owner:
+        body["owner"] = owner
     return Message.of(PUBLISHED_TOPIC, json.dumps(body).encode(), tag=kind, keys=query)
 
 
 def read(record: StoredMessage) -> Begun | Done | HomeTold:
     """The record that a message of the topic is; CodecError for any other."""
+    if is_from_client(record):
+        raise CodecError(f"{record.message_id} is no record of a publication: a client sent it")
     try:
         body = json.loads(record.body)
-        query = str(body["query"])
+        query, owner = str(body["query"]), str(body.get("owner", ""))
         if body["kind"] == HOME:
-            return HomeTold(query, str(body["broker"]))
+            return HomeTold(query, str(body["broker"]), owner)
         batch, messages = int(body["batch"]), int(body["messages"])
         if body["kind"] == BEGUN:
-            return Begun(query, batch, messages, tuple(Handle.parse(text) for text in body["staged"]))
+            handles = tuple(Handle.parse(text) for text in body["staged"])
+            return Begun(query, batch, messages, handles, owner)
         if body["kind"] == DONE:
-            return Done(query, batch, messages, int(body["begun"]), int(body["missing"]))
+            return Done(query, batch, messages, int(body["begun"]), int(body["missing"]), owner)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"{record.message_id} is no record of a publication: {error!r}") from error
     raise CodecError(f"{record.message_id} is a record of a publication of no known kind")

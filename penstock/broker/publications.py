@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -45,11 +45,11 @@ from penstock.broker.flow_control import BusyError, FlowControl, UnknownOutcomeE
 from penstock.broker.options import BrokerOptions
 from penstock.broker.publication_copies import Copying
 from penstock.broker.publication_records import Begun, Done, HomeTold, read
-from penstock.broker.published import PublishedBatches
+from penstock.broker.published import BATCH_MAX, PublishedBatches
+from penstock.broker.record_gate import own_message_at
 from penstock.broker.send_rules import SendRules
-from penstock.broker.staging import Handle, StagedPart, no_handle, open_staged
+from penstock.broker.staging import Handle, Publisher, StagedPart, no_handle, open_staged
 from penstock.broker.statistics import Statistics
-from penstock.broker.stored_records import message_in_log
 from penstock.broker.table_journal import TableJournal
 from penstock.broker.topics import PUBLISHED_TOPIC, Topics
 from penstock.errors import DiskFullError, PenstockError, RequestError, StoreError
@@ -84,9 +84,7 @@ async def _no_replicas(position: int) -> None:
     """Nobody else could be master."""
 
 
-def any_topic(topic: str) -> bool:
-    """Access control is off."""
-    return True
+ANYONE = Publisher()
 
 
 class Publications:
@@ -113,7 +111,7 @@ class Publications:
         self._is_sync = store.options.flush_mode is FlushMode.SYNC
         self._is_stopping = False
         self._turn = asyncio.Lock()
-        self._running: dict[tuple[str, int], asyncio.Task[Outcome]] = {}
+        self._running: dict[tuple[str, str, int], asyncio.Task[Outcome]] = {}
         self._copying: Copying | None = None
         self.published = PublishedBatches(options, runtime, journal)
         # Told of each step as it is done; tests kill the process there.
@@ -121,6 +119,9 @@ class Publications:
         # Returns when whoever could be master next has the log up to a position; UnknownOutcomeError where that is
         # not in time, or somebody else is master.
         self.confirmed: Callable[[int], Awaitable[None]] = _no_replicas
+        # The names of the brokers that clients can reach, None if they are not known; None where this broker has
+        # nothing to compare a name with.
+        self.known_brokers: Callable[[], Awaitable[Collection[str] | None]] | None = None
         # Told when a hold has ended.
         self.on_released: Callable[[], None] = lambda: None
         # The end of what `recover` has finished, while that waits for being shown.
@@ -163,28 +164,29 @@ class Publications:
     # -- publishing ------------------------------------------------------------------------------------------
 
     async def publish(
-        self, query: str, batch: int, handles: Sequence[str], may_publish: Callable[[str], bool] = any_topic
+        self, query: str, batch: int, handles: Sequence[str], publisher: Publisher = ANYONE
     ) -> Outcome:
         """Publish, and return when it is on disk. A batch that is just being published is waited for.
 
-        `may_publish` says whether the user who asks may publish to a topic; it is asked for every topic.
+        `publisher` is the user who asks: queries, batch numbers and handles of other users are none of theirs, and
+        permission is asked for every topic.
         """
         _check_query(query)
-        running = self._running.get((query, batch))
+        _check_batch(batch)
+        key = (publisher.name, query, batch)
+        running = self._running.get(key)
         if running is None:
             if self._is_stopping or self._flusher is None:
                 raise _being_stopped()
             if len(self._running) >= self._options.publications_waiting_max:
                 raise BusyError(f"{len(self._running)} publications are under way already", 1_000)
             # A task of its own: the client that asked may go away, the publication may not stop half-way.
-            running = asyncio.ensure_future(
-                self._take_turn(query, batch, handles, may_publish, self._flusher)
-            )
-            self._running[query, batch] = running
-            running.add_done_callback(lambda done: self._ended((query, batch), done))
+            running = asyncio.ensure_future(self._take_turn(query, batch, handles, publisher, self._flusher))
+            self._running[key] = running
+            running.add_done_callback(lambda done: self._ended(key, done))
         return await asyncio.shield(running)
 
-    def _ended(self, key: tuple[str, int], done: asyncio.Task[Outcome]) -> None:
+    def _ended(self, key: tuple[str, str, int], done: asyncio.Task[Outcome]) -> None:
         self._running.pop(key, None)
         if not done.cancelled():
             done.exception()  # whoever still waits has been told
@@ -194,45 +196,56 @@ class Publications:
         query: str,
         batch: int,
         handles: Sequence[str],
-        may_publish: Callable[[str], bool],
+        publisher: Publisher,
         flusher: LoopFlusher,
     ) -> Outcome:
         async with self._turn:
             if self._is_stopping:
                 raise _being_stopped()
-            last = self.published.last(query)
+            last = self.published.last(query, publisher.name)
             if last is not None and batch <= last.batch:
                 outcome = _repeated(query, batch, last)
             else:
                 try:
                     found = self._parse(handles)
                     await self._show_staged(found, flusher)
-                    outcome = await self._publish(query, batch, found, may_publish, flusher)
+                    outcome = await self._publish(query, batch, found, publisher, flusher)
                 finally:
                     self._copying = None
         # Also a repetition waits: the first one may have ended without knowing.
         await self.replicated(self._store.log.max_offset)
         return outcome
 
-    async def tell_home(self, query: str, broker: str) -> None:
+    async def tell_home(self, query: str, broker: str, publisher: Publisher = ANYONE) -> None:
         """Remember that another broker publishes for a query; returns when that is on disk, and with whoever could be
         master next: this broker must not become the query's home because the other one is away for a while."""
         _check_query(query)
         _check_query(broker, "name of a broker")
+        if self.published.home(query, publisher.name) != broker:
+            await self._check_broker(broker)
         async with self._turn:  # else `covered` could pass a `begun` that has no `done` yet
             if self._is_stopping or self._flusher is None:
                 raise _being_stopped()
-            if self.published.home(query) != broker:
+            if self.published.home(query, publisher.name) != broker:
                 self._topics.ensure(PUBLISHED_TOPIC, 1, int(Permission.READ))
                 try:
-                    _, offset = self._append(HomeTold(query, broker).message())
+                    _, offset = self._append(HomeTold(query, broker, publisher.name).message())
                     await self._flusher.flushed(self._store.log.max_offset)
                 except StoreError as error:
                     raise self._flow.explain(error) from error
-                self.published.remember_home(query, broker, offset + 1)
+                self.published.remember_home(query, broker, offset + 1, owner=publisher.name)
             end = self._store.log.max_offset
         await self.confirmed(end)
         await self.replicated(end)
+
+    async def _check_broker(self, broker: str) -> None:
+        """Refuse a home that is no broker of the cluster: the query would wait for it for ever."""
+        if self.known_brokers is None or broker == self._options.broker_name:
+            return
+        known = await self.known_brokers()
+        if known is None or broker not in known:
+            why = "the name servers do not say which brokers there are" if known is None else "no such broker"
+            raise BusyError(f"{broker!r} cannot become the home of a query: {why}", 1_000)
 
     def _parse(self, handles: Sequence[str]) -> tuple[Handle, ...]:
         limits = self._options
@@ -274,16 +287,16 @@ class Publications:
         query: str,
         batch: int,
         handles: tuple[Handle, ...],
-        may_publish: Callable[[str], bool],
+        publisher: Publisher,
         flusher: LoopFlusher,
     ) -> Outcome:
         copying = self._copying = Copying(self._store, self._topics, self._rules, self._flow)
         for handle in handles:
-            part = open_staged(self._store, handle)
-            _check_permission(part, may_publish)
+            part = open_staged(self._store, handle, publisher)
+            _check_permission(part, publisher)
             copying.add(part)
             await asyncio.sleep(0)
-        begun = Begun(query, batch, copying.messages, handles)
+        begun = Begun(query, batch, copying.messages, handles, publisher.name)
         position = self._decide(begun, copying)
         try:
             covered = await self._carry_out(begun, position, copying, flusher)
@@ -295,7 +308,7 @@ class Publications:
             # Half of it is in the log: nothing may be shown any more until a restart has added the rest.
             self._store.fail(f"a publication failed half-way: {error!r}")
             raise self._broken(repr(error), "look into the broker's log, then restart it") from error
-        self.published.remember(query, batch, copying.messages, covered)
+        self.published.remember(query, batch, copying.messages, covered, owner=publisher.name)
         self.on_step("safe")
         for topic, count in copying.counts.items():
             self._statistics.put(topic, count, copying.bytes * count // copying.messages)
@@ -338,7 +351,7 @@ class Publications:
             # The disk works along, so that little is left to flush at the end.
             flusher.when_flushed(self._store.log.max_offset, _nothing_to_do)
             await asyncio.sleep(0)
-        done = Done(begun.query, begun.batch, begun.messages, position)
+        done = Done(begun.query, begun.batch, begun.messages, position, owner=begun.owner)
         self.on_step("all copied")
         offset = await self._with_space(lambda: self._append(done.message())[1])
         end = self._store.log.max_offset
@@ -419,7 +432,7 @@ class Publications:
         low, high = store.min_offset(PUBLISHED_TOPIC, 0), store.max_offset(PUBLISHED_TOPIC, 0)
         # A table that knows more than the log belongs to another log, or to one whose end was lost.
         offset = min(max(self.published.covered, low), high)
-        unfinished: dict[tuple[str, int], tuple[Begun, int]] = {}
+        unfinished: dict[tuple[str, str, int], tuple[Begun, int]] = {}
         for message in self._messages(offset):
             try:
                 record = read(message)
@@ -427,14 +440,16 @@ class Publications:
                 _LOG.error("%s; passed over", error)
                 continue
             if isinstance(record, Begun):
-                unfinished[record.query, record.batch] = record, message.physical_offset
+                unfinished[record.owner, record.query, record.batch] = record, message.physical_offset
                 continue
             covered, when_ms = message.queue_offset + 1, message.store_timestamp
             if isinstance(record, HomeTold):
-                self.published.remember_home(record.query, record.broker, covered, when_ms)
+                self.published.remember_home(record.query, record.broker, covered, when_ms, record.owner)
             else:
-                unfinished.pop((record.query, record.batch), None)
-                self.published.remember(record.query, record.batch, record.messages, covered, when_ms)
+                unfinished.pop((record.owner, record.query, record.batch), None)
+                self.published.remember(
+                    record.query, record.batch, record.messages, covered, when_ms, record.owner
+                )
         for begun, position in unfinished.values():
             self._finish(begun, position)
         self._finished_at = store.log.max_offset if unfinished else -1
@@ -447,7 +462,7 @@ class Publications:
             yield from found.messages()
             offset = max(found.next_offset, offset + 1)
         for position in ahead:
-            message = message_in_log(self._store, position)
+            message = own_message_at(self._store, position)
             if message is not None:
                 yield message
 
@@ -457,7 +472,7 @@ class Publications:
         missing = 0
         for handle in begun.handles:
             try:
-                copying.take(open_staged(self._store, handle, is_decided=True))
+                copying.take(open_staged(self._store, handle, ANYONE, is_decided=True))
             except PenstockError as error:
                 missing += handle.messages
                 _LOG.error(
@@ -467,11 +482,10 @@ class Publications:
         while not copying.is_done:
             copying.run()
             self.on_step("copied again")
-        _, offset = self._append(
-            Done(begun.query, begun.batch, copying.messages, position, missing).message()
-        )
+        done = Done(begun.query, begun.batch, copying.messages, position, missing, begun.owner)
+        _, offset = self._append(done.message())
         self._store.flush()
-        self.published.remember(begun.query, begun.batch, copying.messages, offset + 1)
+        self.published.remember(begun.query, begun.batch, copying.messages, offset + 1, owner=begun.owner)
         _LOG.warning(
             "batch %d of query %s was being published; %d of its %d messages were there, now all are",
             begun.batch,
@@ -481,9 +495,9 @@ class Publications:
         )
 
 
-def _check_permission(part: StagedPart, may_publish: Callable[[str], bool]) -> None:
+def _check_permission(part: StagedPart, publisher: Publisher) -> None:
     for topic in sorted({target.topic for target in part.targets}):
-        if not may_publish(topic):
+        if not publisher.may_publish(topic):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"no permission to publish to topic {topic}; nothing is published",
@@ -497,6 +511,15 @@ def _check_query(query: str, what: str = "query id") -> None:
             ResponseCode.INVALID_PARAMETER,
             f"{query[:80]!r} is no {what}",
             f"use 1 to {QUERY_SIZE_MAX} printable characters without blanks",
+        )
+
+
+def _check_batch(batch: int) -> None:
+    if not 0 <= batch <= BATCH_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"batch number {batch} is outside 0 to {BATCH_MAX}; nothing is published",
+            "count the batches of a query upwards from 0",
         )
 
 

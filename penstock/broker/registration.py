@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.broker.options import BrokerOptions
@@ -21,8 +21,14 @@ from penstock.errors import CodecError, PenstockError
 from penstock.message import HostAddress
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.topic_table import Permission, TopicConfig
-from penstock.protocol.bodies import KVTable, RegisterBrokerBody, TopicConfigSerializeWrapper, body_crc32
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.bodies import (
+    ClusterInfo,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+    body_crc32,
+)
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
     RegisterBrokerRequestHeader,
@@ -137,15 +143,29 @@ class Registration:
 
     async def ask(self, request: Command) -> Command | None:
         """The answer of the first name server that gives one; None if none does."""
-        timeout_ms = self._options.register_timeout_ms
         for link in sorted(self._links, key=lambda link: link.failures):
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    connection = await self.client.connection(link.address)
-                    return await connection.call(request, timeout_ms)
-            except (PenstockError, TimeoutError) as error:
-                _LOG.debug("name server %s does not answer: %s", link.address, error)
+            answer = await self._ask(link, request)
+            if answer is not None:
+                return answer
         return None
+
+    async def _ask(self, link: NameServerLink, request: Command) -> Command | None:
+        timeout_ms = self._options.register_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self.client.connection(link.address)
+                return await connection.call(request, timeout_ms)
+        except (PenstockError, TimeoutError) as error:
+            _LOG.debug("name server %s does not answer: %s", link.address, error)
+            return None
+
+    async def broker_names(self) -> Collection[str] | None:
+        """The brokers that any name server knows; None if none answers."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        answers = await asyncio.gather(*(self._ask(link, Command(code)) for link in self._links))
+        known = [answer for answer in answers if answer is not None and answer.code == ResponseCode.SUCCESS]
+        names = (ClusterInfo.decode(answer.body).broker_addr_table for answer in known)
+        return {name for found in names for name in found} if known else None
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options and tell everybody; the list of name servers stays what it was at the start."""

@@ -128,10 +128,7 @@ class SendRules:
                 "an operator has to give it the write permission",
             )
         validate_topic(name)
-        if not self._topics.is_sendable(name):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"topic {name} is reserved: nobody may send to it", "use another"
-            )
+        self.check_sendable(name)
         if config is not None:
             return config
         if name.startswith(RETRY_PREFIX):
@@ -140,6 +137,13 @@ class SendRules:
         return self._topics.create_for_send(
             name, header.default_topic, header.default_topic_queue_nums, unit_mode=header.unit_mode
         )
+
+    def check_sendable(self, name: str) -> None:
+        """Refuse a topic that only the broker writes to, whatever the path of the message."""
+        if not self._topics.is_sendable(name):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"topic {name} is reserved: nobody may send to it", "use another"
+            )
 
     def _is_barred(self, config: TopicConfig) -> bool:
         return config.order and not self.options.permission & Permission.WRITE

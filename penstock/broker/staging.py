@@ -6,18 +6,20 @@
 
 Rules. PENSTOCK_STAGED has a queue (0) and no topic config, so no client can pull from it. Everything that could be
 wrong with a message is found when it is staged: topic, queue, properties, sizes; after that only the topic may go. A
-handle proves nothing: the record it leads to must be whole, of this topic, have the handle's own key, and have an
-entry in the staged queue. Only the entry tells a record from bytes inside another message's body that look like one.
-The other checks matter after a power loss, when other records may lie where staged ones were. Records that 0.1 staged
-have no entry (their system flag says "rolled back"): they are published only if 0.1 had already decided to.
+handle proves nothing: the record it leads to must be whole, of this topic, staged by the user who publishes it, have
+the handle's own key, and have an entry in the staged queue (`record_gate.py`). The key is random and part of the
+record: it is known to those who were given the handle, and survives restart and failover as the record does.
+Records that 0.1 staged have no entry (their system flag says "rolled back"): they are published only if 0.1 had
+already decided to.
 
 Staged records are not swept: what is never published ages out with the log. Owned by the event loop.
 """
 
 from __future__ import annotations
 
+import hmac
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,12 +28,11 @@ from penstock._hot.mapped import MappedBytes
 from penstock._hot.records import AppendRequest
 from penstock._hot.staged import StagedItems
 from penstock.broker import property_text as text
+from penstock.broker.record_gate import is_from_client, record_view
 from penstock.broker.send_rules import SendRules, is_compacted
-from penstock.broker.stored_records import is_queued
 from penstock.broker.topics import RETRY_PREFIX, STAGED_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, MessageTooLargeError, RequestError
-from penstock.message import decode_record
 from penstock.message.properties import PROPERTIES_SIZE_MAX
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies.staged import TopicQueues, decode_head
@@ -79,6 +80,24 @@ class Handle(NamedTuple):
         if len(parts) != 4 or len(numbers) != 3 or not 0 < len(parts[3]) <= _KEY_SIZE_MAX:
             raise no_handle(handle, "it is none", "give back what staging answered, as it is")
         return Handle(numbers[0], numbers[1], numbers[2], parts[3])
+
+
+def any_topic(topic: str) -> bool:
+    """Access control is off."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """The user who stages and publishes; `name` is empty where access control is off. `sees_all`: without access
+    control, and for admins, what others have staged counts as one's own."""
+
+    name: str = ""
+    may_publish: Callable[[str], bool] = any_topic
+    sees_all: bool = True
+
+    def owns(self, owner: str) -> bool:
+        return self.sees_all or owner == self.name
 
 
 class Target(NamedTuple):
@@ -144,7 +163,7 @@ class Staging:
         return PROPERTIES_SIZE_MAX - added
 
     def request(
-        self, header: StageMessagesRequestHeader, body: bytes, born_host: bytes, key: str
+        self, header: StageMessagesRequestHeader, body: bytes, born_host: bytes, key: str, owner: str = ""
     ) -> tuple[AppendRequest, int, list[str]]:
         """The record that stages these messages, how many they are, and the topics they go to, which exist now."""
         if len(body) > self.bytes_max:
@@ -166,7 +185,7 @@ class Staging:
         request = AppendRequest(
             self._writer.queue(STAGED_TOPIC, 0),
             body,
-            text.pair(text.UNIQ_KEY, key).encode(),
+            (text.pair(text.UNIQ_KEY, key) + (text.pair(text.OWNER, owner) if owner else "")).encode(),
             header.born_timestamp,
             born_host,
         )
@@ -223,25 +242,33 @@ class Staging:
         return config
 
 
-def open_staged(store: MessageStore, handle: Handle, *, is_decided: bool = False) -> StagedPart:
-    """The messages of a handle; RequestError if they are not there, or not what was staged.
+def open_staged(
+    store: MessageStore, handle: Handle, publisher: Publisher, *, is_decided: bool = False
+) -> StagedPart:
+    """The messages of a handle; RequestError if they are not there, not what was staged, or not the publisher's.
 
     `is_decided`: the handle comes from the broker's own `begun` record, so it was proven before that was written.
     """
-    view = store.log.slice(handle.position, handle.size)
-    if view is None:
-        raise no_handle(
-            handle, "its messages are not in the log (any more)", "stage them again: run the batch again"
-        )
+    if not 0 <= handle.position < store.log.max_offset:
+        raise no_handle(handle, "its messages are not in the log (any more)", "run the batch again")
     try:
-        record = decode_record(view, handle.position)
+        found = record_view(store, handle.position, handle.size, is_own=is_decided)
     except CodecError as error:
         raise no_handle(handle, f"there is no record: {error.message}", "run the batch again") from error
-    key = record.properties.get(text.UNIQ_KEY)
-    if record.topic != STAGED_TOPIC or key != handle.key or record.size != handle.size:
-        raise no_handle(handle, "another record is in its place", "run the batch again")
-    if not is_decided and not is_queued(store, record):
+    if found is None:
         raise no_handle(handle, "no staged record begins there", "run the batch again")
+    record, view = found
+    key = record.properties.get(text.UNIQ_KEY, "")
+    if record.topic != STAGED_TOPIC or is_from_client(record):
+        raise no_handle(handle, "another record is in its place", "run the batch again")
+    if not hmac.compare_digest(key.encode(), handle.key.encode()):
+        raise no_handle(handle, "no staged record has this key", "give back what staging answered, as it is")
+    if not is_decided and not publisher.owns(record.properties.get(text.OWNER, "")):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"handle {str(handle)[:120]!r}: another user staged these messages",
+            "stage them as the user who publishes them",
+        )
     topics, at = decode_head(record.body)
     # The part keeps a view of the map, so its bytes stay even if retention takes the segment meanwhile.
     born_host = record.born_host.encode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from penstock.broker.record_gate import own_message_at
 from penstock.store.message_store import MessageStore
 
 NO_TIME = -1
@@ -33,6 +34,14 @@ def earliest_at(store: MessageStore, topic: str, queue_id: int) -> int:
 def newest_at(store: MessageStore, topic: str, queue_id: int) -> int:
     """Store time of the newest message of a queue, -1 if it has none."""
     return stored_at(store, topic, queue_id, store.max_offset(topic, queue_id) - 1)
+
+
+def first_stored_ms(store: MessageStore) -> int:
+    """Store time of the oldest record of the log, -1 if it has none."""
+    first = (
+        own_message_at(store, store.log.min_offset) if store.log.max_offset > store.log.min_offset else None
+    )
+    return NO_TIME if first is None else first.store_timestamp
 
 
 def memory_window(percent: int) -> int:

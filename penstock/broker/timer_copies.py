@@ -20,9 +20,9 @@ from penstock.broker.delayed_copies import queue_number
 from penstock.broker.flow_control import BusyError
 from penstock.broker.timer_due import DueMessage, DueMessages
 from penstock.broker.timer_records import TimerMessage, timer_message
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
+from penstock.broker.topics import WHEEL_TIMER_TOPIC, may_be_delivered_to
 from penstock.broker.writing import MessageWriter
-from penstock.errors import PenstockError
+from penstock.errors import CodecError, PenstockError
 from penstock.message.properties import PAIR_END, PROPERTIES_SIZE_MAX
 from penstock.store import MessageStore
 
@@ -62,6 +62,8 @@ class TimerCopies:
             if item.enqueued_ms != FAR:
                 put[times.ENQUEUE_MS] = str(item.enqueued_ms)
             topic = properties.get(text.REAL_TOPIC, "")
+            if not may_be_delivered_to(topic):
+                raise CodecError(f"REAL_TOPIC is {topic[:80]!r}, which only the broker writes to")
             return self._copy(message, topic, queue_number(properties.get(text.REAL_QUEUE_ID, "")), put)
         except BusyError:
             raise  # there is no room for its queue now; there may be later

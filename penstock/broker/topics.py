@@ -3,16 +3,17 @@
 Rules: a name is checked before it becomes a topic (A6). What a send may create is limited in queues, in rate
 and in number (A14); operators and the broker itself are not. Every change moves the data version on, is
 announced to `on_change` with the topic's config (None if it was deleted) and is saved. Reserved topics are
-told apart here: `is_system` may not be created, changed or deleted by a request, `is_sendable` may be sent to
-(A7). Owned by the event loop; it never waits and never touches messages.
+told apart here: `is_system` may not be created, changed or deleted by a request, and `RESERVED_TOPICS` says which of
+them a client may write to (A7). Owned by the event loop; it never waits and never touches messages.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from penstock.broker.creation import CreationLimit
@@ -46,6 +47,8 @@ WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 # Ours. Staged messages cannot be read (`staging.py`); what was published, by whom and when, can be.
 STAGED_TOPIC = "PENSTOCK_STAGED"
 PUBLISHED_TOPIC = "PENSTOCK_PUBLISHED"
+# Notes that a client writes for the next one (`client/redrive_marks.py`): ordinary messages to the broker.
+REDRIVEN_TOPIC = "PENSTOCK_REDRIVEN"
 _OWN_TOPICS = frozenset((STAGED_TOPIC, PUBLISHED_TOPIC))
 SYSTEM_TOPICS = frozenset(
     (
@@ -60,19 +63,73 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_TOPIC,
     )
 )
-# Nothing that a client sends may land in these; the broker itself writes some of them.
-_CLOSED_TOPICS = frozenset(
-    (
-        MODEL_TOPIC,
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        HALF_DONE_TOPIC,
-        CHECK_MAX_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        *_OWN_TOPICS,
-    )
+REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
+# Messages wait here for the topic that REAL_TOPIC names.
+HOLDING_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, CHECK_MAX_TOPIC, WHEEL_TIMER_TOPIC))
+
+
+class Writer(Enum):
+    """Who writes to a reserved topic."""
+
+    BROKER = "the broker alone"
+    CLIENTS = "clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A reserved topic, or with `is_prefix` all topics whose names begin so."""
+
+    name: str
+    writer: Writer
+    holds: str
+    is_prefix: bool = False
+
+    def covers(self, topic: str) -> bool:
+        return topic.startswith(self.name) if self.is_prefix else topic == self.name
+
+
+# Who may write to which reserved topic, by whatever request; the first row that covers a name counts. A topic that no
+# row covers is an ordinary one. What clients may write is what RocketMQ's own clients and tools write.
+RESERVED_TOPICS = (
+    Reserved(SCHEDULE_TOPIC, Writer.BROKER, "delayed messages"),
+    Reserved(HALF_TOPIC, Writer.BROKER, "half messages of open transactions"),
+    Reserved(HALF_DONE_TOPIC, Writer.BROKER, "which half messages are done with"),
+    Reserved(CHECK_MAX_TOPIC, Writer.BROKER, "half messages that were checked too often"),
+    Reserved(WHEEL_TIMER_TOPIC, Writer.BROKER, "messages with a time of their own, and recalls"),
+    Reserved(REVIVE_PREFIX, Writer.BROKER, "check points of popped messages", is_prefix=True),
+    Reserved(STAGED_TOPIC, Writer.BROKER, "staged messages"),
+    Reserved(PUBLISHED_TOPIC, Writer.BROKER, "what was published"),
+    Reserved(MODEL_TOPIC, Writer.BROKER, "nothing: the model for topics that a send creates"),
+    Reserved(SELF_TEST_TOPIC, Writer.BROKER, "nothing"),
+    Reserved(OFFSET_MOVED_TOPIC, Writer.BROKER, "nothing"),
+    Reserved(DEAD_LETTER_PREFIX, Writer.BROKER, "what a group gave up", is_prefix=True),
+    Reserved(TRACE_TOPIC, Writer.CLIENTS, "message trace"),
+    Reserved(TRACE_PREFIX, Writer.CLIENTS, "message trace", is_prefix=True),
+    Reserved(BENCHMARK_TOPIC, Writer.CLIENTS, "messages of RocketMQ's benchmark"),
+    Reserved(REDRIVEN_TOPIC, Writer.CLIENTS, "which dead letters were sent again: who redrives"),
+    Reserved(RETRY_PREFIX, Writer.CLIENTS, "what a group gave back: clients of the group", is_prefix=True),
+    Reserved("RMQ_SYS_", Writer.BROKER, "whatever RocketMQ may keep", is_prefix=True),
+    Reserved(SYSTEM_PREFIX, Writer.BROKER, "whatever RocketMQ may keep", is_prefix=True),
 )
+
+
+@lru_cache(maxsize=4_096)
+def reserved(topic: str) -> Reserved | None:
+    """The row that a topic's name falls under; None for an ordinary topic."""
+    return next((row for row in RESERVED_TOPICS if row.covers(topic)), None)
+
+
+def may_be_delivered_to(topic: str) -> bool:
+    """Whether a message that waited in a topic of the broker's may go to this one: never to where it would become a
+    record of the broker's, whatever REAL_TOPIC says."""
+    row = reserved(topic)
+    return (
+        row is None
+        or row.writer is Writer.CLIENTS
+        or row.name in (DEAD_LETTER_PREFIX, "RMQ_SYS_", SYSTEM_PREFIX)
+    )
+
+
 _READ_WRITE = Permission.READ | Permission.WRITE
 _ALL = _READ_WRITE | Permission.INHERIT
 UNIT_FLAG = 1
@@ -176,7 +233,7 @@ class Topics:
             _topic(OFFSET_MOVED_TOPIC, 1),
             _topic(SCHEDULE_TOPIC, 18),
             _topic(self.reply_topic, 1),
-            _topic(f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
+            _topic(f"{REVIVE_PREFIX}{cluster}", 8),
             _topic(f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, Permission.INHERIT),
             _topic(HALF_TOPIC, 1),
             _topic(HALF_DONE_TOPIC, 1),
@@ -227,11 +284,11 @@ class Topics:
 
     def is_sendable(self, name: str) -> bool:
         """Whether a client may send to a topic of this name (A7)."""
-        if name in _CLOSED_TOPICS or name.startswith(DEAD_LETTER_PREFIX):
-            return False
-        if name.startswith(("RMQ_SYS_", SYSTEM_PREFIX)):
-            return name in (TRACE_TOPIC, self._options.trace_topic) or name.startswith(TRACE_PREFIX)
-        return True
+        row = reserved(name)
+        if row is None or row.writer is Writer.CLIENTS:
+            return True
+        # An operator may name a trace topic under a system prefix, but none that has a row of its own.
+        return name == self._options.trace_topic and row.name in ("RMQ_SYS_", SYSTEM_PREFIX)
 
     # -- changes ---------------------------------------------------------------------------------------------
 

@@ -25,11 +25,11 @@ from penstock.broker import half_messages as halves
 from penstock.broker.flow_control import BusyError
 from penstock.broker.half_messages import HALF_QUEUE, Half, is_same, read_half
 from penstock.broker.message_ids import UniqueIds
-from penstock.broker.open_transactions import OpenTransactions
+from penstock.broker.open_transactions import UNSEEN_RETRY_MS, OpenTransactions
 from penstock.broker.processors.send import Place, delayed
+from penstock.broker.record_gate import record_at
 from penstock.broker.send_rules import SendRules
-from penstock.broker.stored_records import record_at
-from penstock.broker.topics import HALF_DONE_TOPIC, SCHEDULE_TOPIC, Topics
+from penstock.broker.topics import HALF_DONE_TOPIC, SCHEDULE_TOPIC, Topics, may_be_delivered_to
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.message import HostAddress, SystemFlag, TransactionKind
@@ -41,9 +41,8 @@ _LOG = logging.getLogger("penstock.broker")
 ENDS_PER_WRITE = 256
 BYTES_PER_WRITE = 4 << 20
 _FOUND_MAX = 32
-# Ends that are remembered while they cannot be read, and when to ask again for one that is not.
+# Ends that are remembered while they cannot be read.
 UNSEEN_MAX = 100_000
-UNSEEN_RETRY_MS = 200
 # More than a record takes besides body and properties.
 RECORD_BYTES_MAX = 512
 _TRANSACTION_BITS = int(SystemFlag.TRANSACTION_MASK)
@@ -121,6 +120,12 @@ class TransactionEnds:
 
     def _committed(self, half: Half) -> AppendRequest:
         """Ready for its real topic, or for the schedule if it is to be delayed."""
+        if not may_be_delivered_to(half.topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the message is meant for topic {half.topic}, which only the broker writes to",
+                "roll back",
+            )
         if self._topics.get(half.topic) is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,

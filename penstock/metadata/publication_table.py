@@ -1,13 +1,14 @@
 """What was published last by whom: `config/stagedPublications.json`.
 
     {"covered":12,"dataVersion":{...},
-     "queries":{"0a3b...":{"batch":41,"messages":15000,"timestamp":1700000000000}},
+     "queries":{"0a3b... billing":{"batch":41,"messages":15000,"timestamp":1700000000000}},
      "homes":{"77c1...":{"broker":"broker-b","timestamp":1700000000000}}}
 
-Rules: one entry for each query, its last batch; `homes` has the queries that publish at another broker, and is left
-out where there are none; `covered` is the offset of the first record of the publications'
-topic that is not in the table yet. The records of the log are the truth and this is a shortcut past them: without the
-file, as much of it is found again as the log still has. Plain data, no I/O.
+Rules: one entry for each query of each user, its last batch. A name is the query's id, which has no blank, and where
+access control was on a blank and the user behind it; version 0.1 wrote no users. `homes` has the queries that publish
+at another broker, and is left out where there are none; `covered` is the offset of the first record of the
+publications' topic that is not in the table yet. The records of the log are the truth and this is a shortcut past
+them: without the file, as much of it is found again as the log still has. Plain data, no I/O.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import JsonObject, JsonValue
 from penstock.metadata.json_fields import INT64_MAX, JsonFields
 from penstock.metadata.table_json import Members, Rows, table_json
+
+
+def entry_name(query: str, owner: str) -> str:
+    """What the entry of a user's query is called."""
+    return f"{query} {owner}" if owner else query
+
+
+def query_and_owner(name: str) -> tuple[str, str]:
+    """The same taken apart; the owner is empty if there is none."""
+    query, _, owner = name.partition(" ")
+    return query, owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+import secrets
 from typing import Protocol
 
 
 class Entropy(Protocol):
-    """What the rest of Penstock may ask of chance. Never used for secrets."""
+    """What the rest of Penstock may ask of chance. Only `secret_bytes` is fit for what nobody may guess."""
 
     def below(self, limit: int) -> int:
         """A whole number in [0, limit)."""
 
     def fraction(self) -> float:
         """A number in [0, 1)."""
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Random bytes that do not follow from any others that were handed out."""
 
     def bytes(self, count: int) -> bytes:
         """Random bytes."""
@@ -32,6 +36,9 @@ class SeededEntropy:
     def fraction(self) -> float:
         return self._random.random()
 
+    def secret_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
     def bytes(self, count: int) -> bytes:
         return self._random.randbytes(count)
 
@@ -41,3 +48,6 @@ class SystemEntropy(SeededEntropy):
 
     def __init__(self) -> None:
         super().__init__(random.SystemRandom().getrandbits(64))
+
+    def secret_bytes(self, count: int) -> bytes:
+        return secrets.token_bytes(count)

@@ -186,7 +186,9 @@ class Guard:
 
         def may_publish(topic: str) -> bool:
             found = self.users.by_name.get(name)
-            return found is not None and (found.is_super or found.may(topic_need(topic, Action.PUB), source))
+            if found is None or not found.is_enabled:
+                return False
+            return found.is_super or found.may(topic_need(topic, Action.PUB), source)
 
         return name, may_publish
 

@@ -39,9 +39,11 @@ ADMIN = {"access_key": "admin", "secret_key": ADMIN_SECRET}
 
 
 @asynccontextmanager
-async def guarded(tmp_path: Path, tls: Any = None, **options: Any) -> AsyncIterator[EmbeddedBroker]:
+async def guarded(
+    tmp_path: Path, tls: Any = None, users: str = USERS, **options: Any
+) -> AsyncIterator[EmbeddedBroker]:
     """Running until the block ends; its users are in `access.toml`."""
-    (tmp_path / "access.toml").write_text(USERS)
+    (tmp_path / "access.toml").write_text(users)
     access = NodeAccess.of(AccessOptions(enabled=True, **options), tmp_path, Runtime.system())
     server = EmbeddedBroker(tmp_path / "data", tls=tls, access=access)
     await server.start()

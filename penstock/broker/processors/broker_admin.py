@@ -18,7 +18,7 @@ from penstock.broker.long_polling import LongPolling
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.pull import Pull
 from penstock.broker.statistics import NAMES, Statistics
-from penstock.broker.stored_records import record_at
+from penstock.broker.store_times import first_stored_ms
 from penstock.broker.timer import TimerService
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.errors import RequestError
@@ -184,7 +184,6 @@ class BrokerAdminProcessor:
         log = store.log
         usage = self._runtime.disk.usage(store.path)
         ratio = str(usage.used_percent / 100)
-        earliest = record_at(store, log.min_offset) if log.max_offset > log.min_offset else None
         return {
             "commitLogMinOffset": str(log.min_offset),
             "commitLogMaxOffset": str(log.max_offset),
@@ -193,7 +192,7 @@ class BrokerAdminProcessor:
             "commitLogDirCapacity": f"Total : {_readable(usage.total)}, Free : {_readable(usage.available)}.",
             "dispatchBehindBytes": str(log.max_offset - store.dispatch.offset),
             "dispatchMaxBuffer": "0",
-            "earliestMessageTimeStamp": str(-1 if earliest is None else earliest.message.store_timestamp),
+            "earliestMessageTimeStamp": str(first_stored_ms(store)),
             "pageCacheLockTimeMills": "0",
             "remainTransientStoreBufferNumbs": "0",
             "remainHowManyDataToFlush": _readable(log.max_offset - store.flusher.flushed_offset),

@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 
 from penstock.broker.consumers import Consumers
-from penstock.broker.stored_records import record_at, record_of
+from penstock.broker.record_gate import RecordGate
 from penstock.errors import RequestError
 from penstock.message import PropertyName
 from penstock.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
@@ -39,7 +39,7 @@ class QueryProcessor:
 
     def __init__(self, store: MessageStore, consumers: Consumers, guard: Guard | None = None) -> None:
         self._store = store
-        self._guard = guard
+        self._gate = RecordGate(store, guard)
         self._consumers = consumers
 
     def register(self, table: ProcessorTable) -> None:
@@ -49,6 +49,7 @@ class QueryProcessor:
 
     async def handle_query_message(self, connection: Connection, command: Command) -> Command:
         header = QueryMessageRequestHeader.decode(command.fields)
+        self._gate.check_search(header.topic)
         limit = UNIQUE_KEY_MAX if header.is_unique_key else header.max_num
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(
@@ -70,26 +71,17 @@ class QueryProcessor:
         """In a thread: the records of the newest messages with the key, in the order of the log."""
         records: list[bytes] = []
         size = 0
-        for message in self._store.reader.query(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
-            record = record_of(self._store, message)
-            if record is not None:
-                size += len(record.data)
-                if records and size > ANSWER_BYTES_MAX:
-                    break
-                records.append(record.data)
+        for record in self._gate.by_key(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
+            size += len(record.data)
+            if records and size > ANSWER_BYTES_MAX:
+                break
+            records.append(record.data)
         return b"".join(reversed(records))
 
     def handle_view_message(self, connection: Connection, command: Command) -> Command:
         header = ViewMessageRequestHeader.decode(command.fields)
-        record = record_at(self._store, header.offset)
-        if record is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"there is no message at log position {header.offset}",
-                "it may have expired, or the id is of another broker",
-            )
-        if self._guard is not None:
-            self._guard.require_topic(record.message.topic, Action.SUB, Action.GET)
+        record = self._gate.at(header.offset, "it may have expired, or the id is of another broker")
+        self._gate.permit(record, Action.SUB, Action.GET)
         return command.answer(body=record.data)
 
     def handle_query_consume_queue(self, connection: Connection, command: Command) -> Command:
@@ -105,16 +97,16 @@ class QueryProcessor:
         entries = self._store.reader.entries(header.topic, header.queue_id, max(header.index, low), count)
         group = self._consumers.group(header.consumer_group or "")
         body = QueryConsumeQueueResponseBody(
-            entries=tuple(self._shown(entry) for entry in entries),
+            entries=tuple(self._shown(entry, header.topic, header.queue_id) for entry in entries),
             min_queue_index=low,
             max_queue_index=high,
             subscription=None if group is None else group.subscription(header.topic),
         )
         return command.answer(body=body.encode())
 
-    def _shown(self, entry: Entry) -> ConsumeQueueData:
+    def _shown(self, entry: Entry, topic: str, queue_id: int) -> ConsumeQueueData:
         """One entry as an operator sees it: what the queue holds, and whose message that is."""
-        record = record_at(self._store, entry.position)
+        record = self._gate.of_entry(entry, topic, queue_id)
         return ConsumeQueueData(
             entry.position,
             entry.size,

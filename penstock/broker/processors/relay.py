@@ -12,10 +12,9 @@ from penstock.broker.consumers import Consumers
 from penstock.broker.flow_control import BusyError
 from penstock.broker.groups import Groups
 from penstock.broker.options import BrokerOptions
-from penstock.broker.stored_records import StoredRecord, record_at
+from penstock.broker.record_gate import RecordGate
 from penstock.broker.topics import Topics
-from penstock.errors import CallTimeoutError, CodecError, RemotingError, RequestError
-from penstock.message import parse_message_id
+from penstock.errors import CallTimeoutError, RemotingError, RequestError
 from penstock.protocol.codes import V3_1_8, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
@@ -84,7 +83,7 @@ class RelayProcessor:
         self._consumers = consumers
         self._topics = topics
         self._groups = groups
-        self._store = store
+        self._gate = RecordGate(store)
 
     def register(self, table: ProcessorTable) -> None:
         table.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self.handle_running_info)
@@ -98,7 +97,7 @@ class RelayProcessor:
     async def handle_consume_directly(self, connection: Connection, command: Command) -> Command:
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.fields)
         channel = self._channel(header.consumer_group, header.client_id or "")
-        record = self._record(header.msg_id or "")
+        record = self._gate.by_id(header.msg_id or "")
         fields = {**command.fields, "brokerName": self._broker_name}
         topic = self._topics.get(record.message.topic)
         group = self._groups.find(header.consumer_group)
@@ -122,18 +121,6 @@ class RelayProcessor:
                 "upgrade the client",
             )
         return channel
-
-    def _record(self, message_id: str) -> StoredRecord:
-        try:
-            _, position = parse_message_id(message_id)
-        except CodecError as error:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, error.message, "use an offset message id"
-            ) from error
-        record = record_at(self._store, position)
-        if record is None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no message {message_id} here")
-        return record
 
     async def _relay(
         self, channel: ClientChannel, command: Command, fields: dict[str, str], body: bytes | bytearray

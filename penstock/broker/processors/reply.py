@@ -20,6 +20,7 @@ from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.processors.send import REMARK_MAX
 from penstock.broker.producers import Producers
 from penstock.broker.send_rules import SendRules
+from penstock.broker.topics import RETRY_PREFIX
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -78,6 +79,10 @@ class ReplyProcessor:
         else:
             header = SendMessageRequestHeader.decode_v2(command.fields)
         config = self._rules.topic(header)
+        if config.name.startswith(RETRY_PREFIX):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, f"a reply cannot be sent to the retry topic {config.name}"
+            )
         queue_id = self._rules.queue(config, header.queue_id)
         if len(command.body) > self._body_bytes_max:
             raise MessageTooLargeError(

@@ -38,6 +38,8 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD, REPEATED_FIELD, SendMessageRequestHeader
 from penstock.remoting import Connection, ProcessorTable
+from penstock.security import Guard
+from penstock.security.policy import Action
 from penstock.store import Durability
 from penstock.store.results import BatchResult
 
@@ -82,6 +84,7 @@ class SendProcessor:
         body_bytes_max: int,
         batch_count_max: int,
         learn: Callable[[str, int], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._rules = rules
         self._writer = writer
@@ -94,6 +97,7 @@ class SendProcessor:
         self._batch_count_max = batch_count_max
         # Told where plain messages go, so that the compiled way can take the next ones.
         self.learn = learn
+        self._guard = guard
 
     def register(self, table: ProcessorTable) -> None:
         for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -145,6 +149,11 @@ class SendProcessor:
             level = 0
             put[text.DELAY] = "-1"  # RocketMQ's mark on what was given up
             place = Place(dead.name, 0, queue_id)
+        if config.name.startswith(RETRY_PREFIX):
+            drop = drop | {*text.DEAD_LETTER_ORIGINS}
+            if self._guard is not None and pairs.get(text.RETRY_TOPIC):
+                # Consumers are shown this topic, and a redrive sends to it.
+                self._guard.require_topic(pairs[text.RETRY_TOPIC], Action.SUB)
         is_retry = header.reconsume_times > 0 and (level > 0 or dead is not None)
         is_half = self._rules.check_kind(config, header, pairs, is_retry)
         self._check_size(command)

@@ -19,9 +19,18 @@ from penstock.broker.flow_control import refusal_fields
 from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX, Place, delayed
+from penstock.broker.record_gate import RecordGate, StoredRecord
 from penstock.broker.statistics import Statistics
-from penstock.broker.stored_records import StoredRecord, record_at
-from penstock.broker.topics import RETRY_PREFIX, Topics, dead_letter_topic, retry_topic
+from penstock.broker.topics import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+    Topics,
+    dead_letter_topic,
+    may_be_delivered_to,
+    retry_topic,
+)
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, PropertiesTooLargeError, RequestError
 from penstock.message import StoredMessage
@@ -40,6 +49,8 @@ from penstock.store import MessageStore
 _LOG = logging.getLogger("penstock.broker")
 FIRST_RETRY_LEVEL = 3
 _BORN_AND_COMPRESSION = ~0x30
+# Messages that will be delivered, if later: whoever may read their topic may ask for them as retries.
+_DELAYED = (SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC)
 
 
 class SendBackProcessor:
@@ -57,9 +68,8 @@ class SendBackProcessor:
         *,
         guard: Guard | None = None,
     ) -> None:
-        self._guard = guard
+        self._gate = RecordGate(store, guard)
         self.options = options
-        self._store = store
         self._writer = writer
         self._topics = topics
         self._groups = groups
@@ -91,19 +101,21 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return command.answer()  # the group wants no retries
-        record = record_at(self._store, header.offset)
-        if record is not None and self._guard is not None:
+        hint = "it may have expired; commit the offset behind it"
+        record = self._gate.find(header.offset)
+        if record is not None:
             # A position says nothing of a topic: without this a group could be sent what it may not read.
-            self._guard.require_topic(self._origin(group.name, record.message.topic), Action.SUB)
+            self._gate.permit(record, Action.SUB, topic=self._origin(group.name, record.message.topic))
         # Before a missing message is reported, as in RocketMQ: clients without members make a group's topic so.
         config = self._topics.ensure(
             retry_topic(group.name), group.retry_queue_nums, unit_mode=header.unit_mode
         )
-        if record is None:
+        record = record or self._gate.at(header.offset, hint)
+        if record.message.topic not in _DELAYED and not may_be_delivered_to(record.message.topic):
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"there is no message at log position {header.offset}",
-                "it may have expired; commit and go on",
+                ResponseCode.NO_PERMISSION,
+                f"messages of topic {record.message.topic} are the broker's own and consumed by no group",
+                "send back messages that the group consumed",
             )
         if not config.perm & Permission.WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} accepts no messages")
@@ -120,6 +132,17 @@ class SendBackProcessor:
             return topic
         return origin
 
+    def _first(self, group: str, message: StoredMessage) -> dict[str, str]:
+        """Topic and id of the message at its first try. What its properties say counts only where they were set when
+        it was tried before: in an ordinary topic a sender may have set them, and a redrive goes where they lead."""
+        found, source = message.properties, message.topic
+        if source in _DELAYED:
+            source = found.get(text.REAL_TOPIC, source)
+        topic, was_tried = self._origin(group, source), source.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        noted = found.get(text.RETRY_TOPIC) if was_tried and topic == source else None
+        origin_id = found.get(text.ORIGIN_MESSAGE_ID) if was_tried else None
+        return {text.RETRY_TOPIC: noted or topic, text.ORIGIN_MESSAGE_ID: origin_id or message.message_id}
+
     def _store_copy(
         self,
         connection: Connection,
@@ -133,11 +156,7 @@ class SendBackProcessor:
         if command.version >= V3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
         is_dead = message.reconsume_times >= most or header.delay_level < 0
-        put = {
-            text.RETRY_TOPIC: message.properties.get(text.RETRY_TOPIC)
-            or self._origin(group.name, message.topic),
-            text.ORIGIN_MESSAGE_ID: message.properties.get(text.ORIGIN_MESSAGE_ID) or message.message_id,
-        }
+        put = self._first(group.name, message)
         if is_dead:
             config = self._topics.ensure(dead_letter_topic(group.name), 1)
             place = Place(config.name, 0, 0)
@@ -193,7 +212,7 @@ class SendBackProcessor:
 def _with_notes(record: StoredRecord, put: dict[str, str], notes: dict[str, str]) -> bytes:
     """The properties of the copy; where the notes do not fit they are left out, never the message."""
     properties, pairs = text.decode(record.properties), dict(record.message.properties)
-    drop = (text.WAIT, text.SEAL)
+    drop = (text.WAIT, text.SEAL, *text.DEAD_LETTER_ORIGINS)
     try:
         return text.encode(text.changed(properties, pairs, drop, {**put, **notes}))
     except PropertiesTooLargeError:

@@ -7,15 +7,15 @@ the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 
 from penstock.broker.flow_control import refusal_fields
-from penstock.broker.message_ids import UniqueIds, born_host
+from penstock.broker.message_ids import born_host
 from penstock.broker.options import BrokerOptions
-from penstock.broker.publications import Publications, any_topic
+from penstock.broker.publications import Publications
 from penstock.broker.send_rules import SendRules
-from penstock.broker.staging import Handle, RowError, Staging
+from penstock.broker.staging import Handle, Publisher, RowError, Staging
 from penstock.broker.topics import STAGED_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, RequestError
@@ -31,10 +31,13 @@ from penstock.protocol.headers import (
     TellHomeRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
+from penstock.runtime import Entropy
 from penstock.security import Guard
 from penstock.store import Durability
 
 REMARK_MAX = 2048
+# Of a handle: nobody who was not given it finds it.
+KEY_BYTES = 16
 
 
 class StagingProcessor:
@@ -47,7 +50,7 @@ class StagingProcessor:
         writer: MessageWriter,
         staging: Staging,
         publications: Publications,
-        unique_ids: UniqueIds,
+        entropy: Entropy,
         guard: Guard | None = None,
     ) -> None:
         self._options = options
@@ -55,7 +58,7 @@ class StagingProcessor:
         self._writer = writer
         self._staging = staging
         self._publications = publications
-        self._unique_ids = unique_ids
+        self._entropy = entropy
         self._guard = guard
 
     def reconfigure(self, options: BrokerOptions) -> None:
@@ -72,9 +75,9 @@ class StagingProcessor:
         try:
             self._rules.check_open()
             header = StageMessagesRequestHeader.decode(command.fields)
-            key = self._unique_ids.next()
+            key = self._entropy.secret_bytes(KEY_BYTES).hex().upper()
             request, messages, topics = self._staging.request(
-                header, bytes(command.body), born_host(connection), key
+                header, bytes(command.body), born_host(connection), key, self._publisher().name
             )
 
             def done(written: Written) -> None:
@@ -101,19 +104,26 @@ class StagingProcessor:
             handles = bytes(command.body).decode("ascii").split("\n") if command.body else []
         except UnicodeDecodeError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "the handles are no text") from error
-        sender = self._guard.sender() if self._guard is not None else None
-        may_publish = sender[1] if sender is not None else any_topic
-        return self._publish(command, header, handles, may_publish)
+        return self._publish(command, header, handles, self._publisher())
+
+    def _publisher(self) -> Publisher:
+        """The user who sent the request that is being handled."""
+        if self._guard is None:
+            return Publisher()
+        sender = self._guard.sender()
+        if sender is None:  # an admin, or an address from which no signature is asked
+            return Publisher(self._guard.sender_name)
+        return Publisher(*sender, sees_all=False)
 
     async def _publish(
         self,
         command: Command,
         header: PublishStagedRequestHeader,
         handles: list[str],
-        may_publish: Callable[[str], bool],
+        publisher: Publisher,
     ) -> Command:
         try:
-            outcome = await self._publications.publish(header.query_id, header.batch_id, handles, may_publish)
+            outcome = await self._publications.publish(header.query_id, header.batch_id, handles, publisher)
         except PenstockError as error:
             return self._refuse(command, error)
         answer = PublishStagedResponseHeader(messages=outcome.messages, already=outcome.already)
@@ -121,7 +131,8 @@ class StagingProcessor:
 
     def handle_staged_status(self, connection: Connection, command: Command) -> Command:
         header = StagedStatusRequestHeader.decode(command.fields)
-        last = self._publications.published.last(header.query_id)
+        owner, published = self._publisher().name, self._publications.published
+        last = published.last(header.query_id, owner)
         status = StagedStatusResponseHeader(
             batch_id=last.batch if last is not None else None,
             messages=last.messages if last is not None else None,
@@ -129,17 +140,19 @@ class StagingProcessor:
             stage_bytes_max=self._staging.bytes_max,
             publish_bytes_max=self._options.publish_bytes_max,
             publish_handles_max=self._options.publish_handles_max,
-            home=self._publications.published.home(header.query_id),
+            home=published.home(header.query_id, owner),
         )
         return command.answer(fields=status.encode())
 
     def handle_tell_home(self, connection: Connection, command: Command) -> Awaitable[Command]:
         self._rules.check_open()
-        return self._tell_home(command, TellHomeRequestHeader.decode(command.fields))
+        return self._tell_home(command, TellHomeRequestHeader.decode(command.fields), self._publisher())
 
-    async def _tell_home(self, command: Command, header: TellHomeRequestHeader) -> Command:
+    async def _tell_home(
+        self, command: Command, header: TellHomeRequestHeader, publisher: Publisher
+    ) -> Command:
         try:
-            await self._publications.tell_home(header.query_id, header.broker_name)
+            await self._publications.tell_home(header.query_id, header.broker_name, publisher)
         except PenstockError as error:
             return self._refuse(command, error)
         return command.answer()

@@ -20,17 +20,17 @@ from typing import Any
 
 from penstock.broker import half_messages as halves
 from penstock.broker.delay import SteadyTime
-from penstock.broker.flow_control import BusyError, refusal_fields
+from penstock.broker.flow_control import refusal_fields
 from penstock.broker.half_messages import HALF_QUEUE, Half, read_half
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX
-from penstock.broker.stored_records import StoredRecord, is_queued, message_in_log, record_at, record_of
+from penstock.broker.record_gate import RecordGate, StoredRecord
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.broker.writing import MessageWriter, Written
-from penstock.errors import CodecError, PenstockError, RequestError
-from penstock.message import TransactionKind, parse_message_id
+from penstock.errors import PenstockError, RequestError
+from penstock.message import TransactionKind
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
@@ -42,8 +42,6 @@ from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
 _KINDS = (TransactionKind.NONE, TransactionKind.COMMIT, TransactionKind.ROLLBACK)
-# When a half message that nobody may see yet is asked for again.
-UNSEEN_RETRY_MS = 200
 
 
 class TransactionsProcessor:
@@ -61,7 +59,7 @@ class TransactionsProcessor:
     ) -> None:
         self.options = options
         self._guard = guard
-        self._store = store
+        self._gate = RecordGate(store, guard)
         self._writer = writer
         self._open = opened
         self._ends = ends
@@ -131,7 +129,7 @@ class TransactionsProcessor:
 
     def _half(self, header: EndTransactionRequestHeader) -> Half:
         """The half message that a request is about. Raises RequestError if it is not this producer's to end."""
-        record = self._record(header)
+        record = self._open.record_at(header.commit_log_offset, header.tran_state_table_offset)
         half = None if record is None else read_half(record)
         if half is None or half.offset != header.tran_state_table_offset:
             raise RequestError(
@@ -164,27 +162,6 @@ class TransactionsProcessor:
                 )
         return half
 
-    def _record(self, header: EndTransactionRequestHeader) -> StoredRecord | None:
-        """The half message at the position that the request names; None unless a half message begins exactly there.
-
-        The position proves nothing: bytes inside another message's body may look like a half message. The queue entry
-        proves a visible one. The table of open transactions proves one that is not visible yet, because a publication
-        is under way or the set has not confirmed it; if it is not in the table, the client has to ask again.
-        """
-        position = header.commit_log_offset
-        record = record_at(self._store, position)
-        if record is not None:
-            return record if is_queued(self._store, record.message) else None
-        if not self._store.dispatch.offset <= position < self._store.log.max_offset:
-            return None
-        known = self._open.position(header.tran_state_table_offset)
-        if known is None:
-            raise BusyError("nothing can be said of that half message yet", UNSEEN_RETRY_MS)
-        if known != position:
-            return None
-        message = message_in_log(self._store, position)
-        return None if message is None else record_of(self._store, message)
-
     async def _over(self, command: Command, half: Half, is_commit: bool) -> Command:
         """It is over: say whether it ended as this request wants it. Nothing is stored."""
         loop = asyncio.get_running_loop()
@@ -211,22 +188,11 @@ class TransactionsProcessor:
         return None
 
     def _parked(self, message_id: str) -> StoredRecord:
-        try:
-            _, position = parse_message_id(message_id)
-        except CodecError as error:
+        hint = f"take the id of a message of {CHECK_MAX_TOPIC}"
+        record = self._gate.by_id(message_id, hint)
+        if record.message.topic != CHECK_MAX_TOPIC:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, error.message, "use an offset message id"
-            ) from error
-        record = record_at(self._store, position)
-        if (
-            record is None
-            or record.message.topic != CHECK_MAX_TOPIC
-            or not is_queued(self._store, record.message)
-        ):
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"there is no parked half message {message_id[:80]}",
-                f"take the id of a message of {CHECK_MAX_TOPIC}",
+                ResponseCode.SYSTEM_ERROR, f"there is no parked half message {message_id[:80]}", hint
             )
         return record
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock._hot.records import AppendRequest
 from penstock.broker.half_messages import Half, is_same, mark, marked, number, prepared, put_back, read_half
-from penstock.broker.stored_records import StoredRecord
+from penstock.broker.record_gate import StoredRecord
 from penstock.broker.topics import HALF_TOPIC
 from penstock.message import HostAddress, StoredMessage, decode_properties, encode_record
 from penstock.store import MessageStore

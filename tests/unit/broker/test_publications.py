@@ -274,8 +274,8 @@ def test_handles_that_lead_nowhere_publish_nothing(tmp_path: Path) -> None:
             [plain] = bench.broker.store.read("T", 0, 0)
             bad = {
                 "not in the log": [good, changed(good, position=1 << 40)],
-                "no record": [good, changed(other, position=Handle.parse(other).position + 1)],
-                "another record": [good, changed(other, key="x" * 32)],
+                "begins there": [good, changed(other, position=Handle.parse(other).position + 1)],
+                "has this key": [good, changed(other, key="x" * 32)],
                 "in its place": [good, f"{position}.{plain.size}.1.{plain.properties['UNIQ_KEY']}"],
                 "messages, not 8": [good, changed(other, messages=8)],
                 "twice": [good, good],

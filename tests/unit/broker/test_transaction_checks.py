@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock._hot.records import AppendRequest
-from penstock.broker import open_transactions, stored_records, transaction_checks
+from penstock.broker import open_transactions, record_gate, transaction_checks
 from penstock.broker.half_messages import FIRST_STORED, marked
 from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.errors import DiskFullError
@@ -419,10 +419,12 @@ def test_a_half_message_that_is_gone_ends_its_transaction(
             await prepare(bench.client, "U1")
             await prepare(bench.client, "U2")
             _, asked = await producer(bench)
-            real = stored_records.record_at
+            real = record_gate.record_of_entry
             first = halves(bench)[0].physical_offset
             monkeypatch.setattr(
-                open_transactions, "record_at", lambda store, at: None if at == first else real(store, at)
+                open_transactions,
+                "record_of_entry",
+                lambda store, entry, *queue: None if entry.position == first else real(store, entry, *queue),
             )
             await check(bench)
             [question] = await asked.wait()

@@ -39,6 +39,9 @@ ALSO: dict[int, set[ResponseCode]] = {
     R.END_TRANSACTION: {A.SYSTEM_ERROR},
     R.RESUME_CHECK_HALF_MESSAGE: {A.SYSTEM_ERROR},
     R.PUBLISH_STAGED: {A.INVALID_PARAMETER},
+    # The message is gone with its topic, which was deleted and made again before the admin asks.
+    R.VIEW_MESSAGE_BY_ID: {A.SYSTEM_ERROR},
+    R.CONSUMER_SEND_MSG_BACK: {A.SYSTEM_ERROR},
     # Nothing there: no message, no offset, no pop that waits for this acknowledgement.
     R.PULL_MESSAGE: {A.PULL_NOT_FOUND},
     R.LITE_PULL_MESSAGE: {A.PULL_NOT_FOUND},
