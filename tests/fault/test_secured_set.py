@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.client.staging import Handle, Staging
 from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -25,6 +26,7 @@ from penstock.runtime import Runtime
 from penstock.security import Credentials, SigningHook
 from tests.fault import broker_set as sets
 from tests.fault.broker_set import BrokerSet, broker_set
+from tests.support.staging_pair import TOPIC, items
 
 SECRET, ADMIN_SECRET = "app-secret-do-not-tell", "admin-secret-do-not-tell"
 CLUSTER_SECRET = "cluster-secret-do-not-tell"
@@ -34,6 +36,11 @@ secret = "{SECRET}"
 roles = ["producer", "consumer"]
 topics = ["orders"]
 groups = ["billing"]
+
+[users.rival]
+secret = "{SECRET}"
+roles = ["producer"]
+topics = ["orders"]
 
 [users.admin]
 secret = "{ADMIN_SECRET}"
@@ -124,7 +131,14 @@ def test_a_secured_set_fails_over_and_tells_strangers_nothing(
     tls = TlsOptions(trusted=trusted)
     monkeypatch.setattr(sets, "raw", lambda address, command, timeout_ms=0: call(address, command, tls))
     with broker_set(tmp_path) as one:
-        with penstock.Producer(one.names.address, tls=tls, send_timeout_ms=10_000, retries=10) as producer:
+        with (
+            penstock.Producer(one.names.address, tls=tls, send_timeout_ms=10_000, retries=10) as producer,
+            Staging(one.names.address, tls=tls) as staging,
+        ):
+            producer.send("orders", b"0")
+            home = staging.home("q", "orders").broker
+            first, kept = (staging.stage(home, TOPIC, items(number), 1) for number in (1_001, 1_002))
+            staging.publish(home, "q", 0, [first])
             sent = {b"%d" % number for number in range(200)}
             for body in sorted(sent):
                 producer.send("orders", body)
@@ -137,6 +151,8 @@ def test_a_secured_set_fails_over_and_tells_strangers_nothing(
                 producer.send("orders", b"%d" % number)
             with pytest.raises(PenstockError, match="no permission"):
                 producer.send("other", b"x")
+            publications_keep_their_owner(one, tls, staging, home, kept)
+            sent |= {b"1001", b"1002"}
         found: set[bytes] = set()
         with penstock.Consumer(one.names.address, "billing", tls=tls, start_from="first") as consumer:
             consumer.subscribe("orders")
@@ -147,6 +163,20 @@ def test_a_secured_set_fails_over_and_tells_strangers_nothing(
         logs = [server.complaints() for server in (one.names, one.coordinator, *one.brokers)]
     for secret in (SECRET, ADMIN_SECRET, CLUSTER_SECRET):
         assert not any(secret in log for log in logs)
+
+
+def publications_keep_their_owner(
+    one: BrokerSet, tls: TlsOptions, staging: Staging, home: str, kept: Handle
+) -> None:
+    """At the new master: the batch numbers, the handle's key and the users of both are those of the old one."""
+    keys = {"access_key": "rival", "secret_key": SECRET}
+    with Staging(one.names.address, tls=tls, **keys) as rival:
+        assert rival.home("q", "orders").status.batch_id is None
+        with pytest.raises(PenstockError, match="another user staged these messages"):
+            rival.publish(home, "q", 1, [kept])
+    assert staging.status(home, "q").batch_id == 0
+    assert staging.publish(home, "q", 0, [kept]).already
+    assert not staging.publish(home, "q", 1, [kept]).already
 
 
 def strangers(one: BrokerSet, tls: TlsOptions) -> None:
