@@ -32,8 +32,9 @@ class AccessOptions:
     stamp_window_ms: int = 300_000
     # Clients whose stamps are remembered; more are refused for a while.
     sessions_max: int = 100_000
-    # Shared by the brokers of a cluster: with it, a replica must prove that it has it before the replication port
-    # says anything. Empty: everybody who reaches that port may read the log, as with RocketMQ.
+    # Shared by the brokers and coordinators of a cluster: with it, a replica must prove that it has it before the
+    # replication port says anything. Empty with access control: no replication port is opened, and a broker that
+    # needs one does not start. Empty without: every peer that reaches the port may read the log, as with RocketMQ.
     cluster_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
