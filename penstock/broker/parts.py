@@ -67,10 +67,15 @@ def check_replication(options: BrokerOptions, access: NodeAccess) -> None:
         access.require_cluster_secret("this broker is under a coordinator")
     elif options.is_slave or options.role is BrokerRole.SLAVE:
         access.require_cluster_secret("this broker is a slave")
-    elif options.role is BrokerRole.SYNC_MASTER or max(options.in_sync_replicas, options.min_in_sync_replicas) > 1:
+    elif (
+        options.role is BrokerRole.SYNC_MASTER
+        or max(options.in_sync_replicas, options.min_in_sync_replicas) > 1
+    ):
         access.require_cluster_secret("this broker waits for replicas")
     elif options.ha_port:
-        access.require_cluster_secret(f"a replication port is asked for (broker.ha_port is {options.ha_port})")
+        access.require_cluster_secret(
+            f"a replication port is asked for (broker.ha_port is {options.ha_port})"
+        )
 
 
 def ha_runtime(runtime: Runtime, access: NodeAccess, tls: TlsOptions | None) -> Runtime:

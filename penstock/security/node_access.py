@@ -30,7 +30,8 @@ class NodeAccess:
         guard = Guard(options, users_path(options, data), runtime) if options.enabled else None
         hook = None
         if options.access_key:
-            hook = SigningHook(Credentials(options.access_key, options.secret_key), runtime)
+            keys = Credentials(options.access_key, options.secret_key, min_signature=options.min_signature)
+            hook = SigningHook(keys, runtime)
         elif guard is not None:
             hook = SigningHook(guard.own_credentials, runtime)
         return NodeAccess(guard, hook, options.cluster_secret)
