@@ -20,13 +20,13 @@ cut by `CommitLog.cuts` and read again.
 
 from __future__ import annotations
 
-import errno
 import threading
 from typing import TYPE_CHECKING
 
 from penstock._hot.layout import BLANK
 from penstock._hot.reads import find_record, store_timestamp, walk
 from penstock.errors import DiskFullError, LogPositionError, StoreError, StoreRoleError
+from penstock.runtime.disk import NO_SPACE
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.findings import Finding
 from penstock.store.segment import Segment
@@ -34,7 +34,6 @@ from penstock.store.segment import Segment
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 QueueEnds = dict[tuple[str, int], int]
 
 
@@ -95,7 +94,7 @@ class Truncation:
             index_files = store.index.remaining(position)
             store.queues.begin_cut(position, ends, index_files, store.dispatch.offset, used)
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise DiskFullError("no space left to cut the log", "free space; nothing was cut") from error
             raise store.fail(f"cutting the log at {position} failed: {error}") from error
         try:

@@ -27,7 +27,7 @@ from tests.fault.store_checks import (
     small_options,
 )
 
-pytestmark = [pytest.mark.fault("F3"), pytest.mark.invariant("I4")]
+pytestmark = [pytest.mark.fault("F7"), pytest.mark.invariant("I4")]
 OPTIONS = small_options()
 PLACES = [(topic, queue) for topic in TOPICS for queue in range(2)]
 
