@@ -185,8 +185,8 @@ class Guard:
             if stamp is not None:
                 command.answer_fields = {SIGNATURE2_FIELD: announcement(user.secret, stamp, refused=refused)}
 
-        announce(refused=True)
         if self._options.min_signature > 1:
+            announce(refused=True)
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 "the request has signature 1, RocketMQ's, and this server requires signature 2",
@@ -198,6 +198,7 @@ class Guard:
                 self._report_undefined(command.code, unknown[:64])
             announce(refused=False)
             return
+        announce(refused=True)
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"the field {unknown[:64]!r} is not defined for request {command.code}, and the signature does not cover "

@@ -112,6 +112,13 @@ def renamed(fields: dict[str, str], old: str, new: str) -> dict[str, str]:
     return {new if name == old else name: value for name, value in fields.items()}
 
 
+def test_large_bodies_are_covered_too() -> None:
+    large = Command(SEND, {"b": "orders"}, bytes(100_000))
+    assert sign2(SECRET, large) != sign2(SECRET, replace(large, body=bytes(99_999) + b"x"))
+    small = replace(large, body=b"")
+    assert len({sign2(SECRET, one) for one in (large, small)}) == 2
+
+
 def test_it_survives_both_forms_of_the_header() -> None:
     for binary in (False, True):
         command = Command(SEND, {"b": "orders", "c": ""}, b"body", 7, ONEWAY_FLAG, binary=binary)
