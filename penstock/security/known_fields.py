@@ -250,6 +250,9 @@ _PENSTOCK: dict[tuple[RequestCode, ...], tuple[str, ...] | type[Header]] = {
     (R.PUSH_PING,): PushPingRequestHeader,
 }
 
+# Requests whose fields are described here; the others may only have those of every request.
+DESCRIBED = frozenset(int(code) for codes in (*_ROCKETMQ, *_PENSTOCK) for code in codes)
+
 
 @cache
 def known_fields(code: int, *, stamped: bool) -> frozenset[str]:

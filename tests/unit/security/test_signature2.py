@@ -19,7 +19,7 @@ from penstock.remoting import Connection, ProcessorTable, RemotingClient, Remoti
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, Credentials, Guard, SigningHook
 from penstock.security.credentials import from_file
-from penstock.security.known_fields import known_fields
+from penstock.security.known_fields import DESCRIBED, known_fields
 from penstock.security.options import UnknownFields
 from penstock.security.signatures import announcement, is_signed2, sign, sign2
 from penstock.testing.clock import ManualClock
@@ -171,6 +171,8 @@ def test_fields_of_every_request_are_taken(tmp_path: Path) -> None:
 
 
 def test_every_request_has_its_fields() -> None:
+    missing = [code.name for code in RequestCode if code not in DESCRIBED]
+    assert not missing, "describe their fields in known_fields.py"
     everywhere = known_fields(-1, stamped=True)
     without = {RequestCode.HEART_BEAT, RequestCode.CLIENT_BEAT, RequestCode.BATCH_ACK_MESSAGE}
     assert known_fields(SEND, stamped=False) > known_fields(-1, stamped=False)
