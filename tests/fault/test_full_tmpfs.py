@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Admin, Producer
-from tests.fault.forked_process import ROOT
+from tests.support.forked_process import ROOT
 
 SETTINGS = {
     "store.segment_size_bytes": "1M",

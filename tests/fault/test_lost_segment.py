@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import StoreError
 from penstock.store import MessageStore
 from penstock.testing import ManualClock
-from tests.fault.store_checks import (
+from tests.support.store_checks import (
     TOPICS,
     Ledger,
     append,

@@ -19,7 +19,7 @@ from penstock.client.async_producer import AsyncProducer
 from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.fault.server_processes import broker, name_server, options, wait_known
+from tests.support.server_processes import broker, name_server, options, wait_known
 
 OFF_MS = 3_600_000
 # At most so many questions about a topic's route, and one more at the beginning and the end.

@@ -23,7 +23,7 @@ from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.testing.embedded import BROKER, STORE, EmbeddedBroker
-from tests.unit.security.guarded import ADMIN, SECRET, USERS, caller, guarded, run
+from tests.support.guarded import ADMIN, SECRET, USERS, caller, guarded, run
 
 CLUSTER_SECRET = "cluster-" + SECRET
 BODY = b"only for some"

@@ -23,7 +23,7 @@ from penstock.security.known_fields import DESCRIBED, known_fields
 from penstock.security.options import UnknownFields
 from penstock.security.signatures import announcement, is_signed2, sign, sign2
 from penstock.testing.clock import ManualClock
-from tests.unit.security.guarded import ADMIN, APP, SECRET, USERS, caller, code_of, guarded, run
+from tests.support.guarded import ADMIN, APP, SECRET, USERS, caller, code_of, guarded, run
 
 LOCAL = "127.0.0.1"
 SEND = int(RequestCode.SEND_MESSAGE_V2)
