@@ -36,7 +36,15 @@ from penstock.broker.message_ids import OffsetIds, UniqueIds
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.partition_leases import PartitionLeases
-from penstock.broker.parts import FastPathSlot, Processor, Reconfigurable, Timers, ha_runtime, record_host
+from penstock.broker.parts import (
+    FastPathSlot,
+    Processor,
+    Reconfigurable,
+    Timers,
+    check_replication,
+    ha_runtime,
+    record_host,
+)
 from penstock.broker.pop_parts import PopParts
 from penstock.broker.processor_list import membership_processors, own_processors
 from penstock.broker.processors.access import AccessProcessor
@@ -98,6 +106,7 @@ class Broker:
         if options.coordinators:
             # Nobody's master until the coordinators have said what it is.
             options = replace(options, broker_id=UNKNOWN_ID)
+        check_replication(options, access)
         self.options = options
         self.store_options = store_options
         self.data_dir = Path(data_dir)
@@ -108,6 +117,7 @@ class Broker:
         # How it calls name servers, coordinators and its master.
         self._calls: dict[str, Any] = {"remoting": self.remoting_options, "tls": tls, "hook": access.hook}
         self._ha_runtime = ha_runtime(runtime, access, tls)
+        self._replicates = access.replicates
         clock, config = runtime.clock, StorePaths(self.data_dir).config
         limit = CreationLimit(clock, options.create_per_second, options.create_burst)
         self._journal = journal = TableJournal(runtime.disk, config)
@@ -390,7 +400,9 @@ class Broker:
             )
         port = options.port or self.listening().port
         if not options.is_slave:
-            return ClassicMaster(options, store, writer, pulls, port, self._ha_runtime)
+            return ClassicMaster(
+                options, store, writer, pulls, port, self._ha_runtime, has_port=self._replicates
+            )
         tables = SlaveTables(
             *(options, self.topics, self.groups, self.offsets, delay, timers, store, runtime),
             modes=self.modes,

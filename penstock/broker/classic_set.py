@@ -33,7 +33,8 @@ FAREWELL_MS = 1_000
 
 
 class ClassicMaster:
-    """Serves the log to whoever connects, and tells the writer when there are enough copies."""
+    """Serves the log to slaves and reports to the writer when there are enough copies. `has_port` is false where no
+    slave may connect: access control without a cluster secret."""
 
     def __init__(
         self,
@@ -43,9 +44,12 @@ class ClassicMaster:
         pulls: PullProcessor,
         port: int,
         runtime: Runtime,
+        *,
+        has_port: bool = True,
     ) -> None:
         self._options = options
         self._store = store
+        self._has_port = has_port
         self._runtime = runtime
         # The port after the broker's is only a habit: nobody who asks name servers relies on it.
         self._port, self._may_be_another = options.ha_port or port + 1, not options.ha_port
@@ -85,6 +89,21 @@ class ClassicMaster:
         return command.answer(body=status.encode())
 
     async def start(self) -> None:
+        if self._has_port:
+            await self._listen()
+        else:
+            _LOG.warning(
+                "no replication port is opened: access control is on and access.cluster_secret is not set; slaves "
+                "cannot copy this broker"
+            )
+        self.server.serve()
+        is_sync = self._options.role is BrokerRole.SYNC_MASTER
+        self._writer.replicas = ClassicReplicas(
+            self.server, replication_options(self._options), is_sync=is_sync
+        )
+        self._pulls.has_slaves = self._has_slaves
+
+    async def _listen(self) -> None:
         try:
             await self.server.start()
         except ConnectError as error:
@@ -93,12 +112,6 @@ class ClassicMaster:
             self.server = self._make_server(0)
             await self.server.start()
             _LOG.info("%s; slaves are served on port %d instead", error.message, self.ha_port)
-        self.server.serve()
-        is_sync = self._options.role is BrokerRole.SYNC_MASTER
-        self._writer.replicas = ClassicReplicas(
-            self.server, replication_options(self._options), is_sync=is_sync
-        )
-        self._pulls.has_slaves = self._has_slaves
 
     def _has_slaves(self) -> bool:
         tracker = self.server.tracker

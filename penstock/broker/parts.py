@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.broker.options import BrokerOptions
+from penstock.broker.options import BrokerOptions, BrokerRole
 from penstock.errors import CodecError
 from penstock.message import HostAddress
 from penstock.remoting import Connection, FastPath, ProcessorTable, TlsOptions
@@ -61,9 +61,26 @@ class Timers:
         self._handles.clear()
 
 
+def check_replication(options: BrokerOptions, access: NodeAccess) -> None:
+    """OptionError if this broker needs replication and access control forbids it without a cluster secret."""
+    if options.coordinators:
+        access.require_cluster_secret("this broker is under a coordinator")
+    elif options.is_slave or options.role is BrokerRole.SLAVE:
+        access.require_cluster_secret("this broker is a slave")
+    elif (
+        options.role is BrokerRole.SYNC_MASTER
+        or max(options.in_sync_replicas, options.min_in_sync_replicas) > 1
+    ):
+        access.require_cluster_secret("this broker waits for replicas")
+    elif options.ha_port:
+        access.require_cluster_secret(
+            f"a replication port is asked for (broker.ha_port is {options.ha_port})"
+        )
+
+
 def ha_runtime(runtime: Runtime, access: NodeAccess, tls: TlsOptions | None) -> Runtime:
-    """The runtime of replication: with a cluster secret, only who has it is heard, over TLS where there is any.
-    Without one the port is RocketMQ's own, plain as that is."""
+    """The runtime of replication: with a cluster secret only members that prove it connect, over TLS if it is on.
+    Without one the port is RocketMQ's own, unencrypted; `NodeAccess.replicates` says whether it may be opened."""
     if not access.cluster_secret:
         return runtime
     server, client = (None, None) if tls is None else (tls.server_context(), tls.client_context())

@@ -34,7 +34,7 @@ SECTIONS = {
 }
 PREFIX = "PENSTOCK_"
 # What clients read; it only looks like an option of the section `access`.
-OF_CLIENTS = frozenset(("PENSTOCK_ACCESS_KEY",))
+OF_CLIENTS = frozenset(("PENSTOCK_ACCESS_KEY", "PENSTOCK_MIN_SIGNATURE"))
 NAMESERVER_WORDS = ("namesrv", "nameserver", "name-server")
 
 

@@ -96,6 +96,7 @@ class AdminSettings(TypedDict, total=False):
     secret_key: str
     security_token: str
     credentials_file: str
+    min_signature: int
 
 
 class AsyncAdmin:

@@ -62,6 +62,7 @@ class ConsumerSettings(TypedDict, total=False):
     secret_key: str
     security_token: str
     credentials_file: str
+    min_signature: int
     model: str
     start_from: str | int | datetime
     strategy: str | Strategy

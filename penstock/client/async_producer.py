@@ -65,6 +65,7 @@ class ProducerSettings(TypedDict, total=False):
     secret_key: str
     security_token: str
     credentials_file: str
+    min_signature: int
     send_timeout_ms: int
     retries: int
     retry_not_durable: bool

@@ -252,6 +252,7 @@ class ClientInstance:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.routes.close()
         if self._producer_beats is not None:
             await self._producer_beats.leave()
         for group in list(self._producers):

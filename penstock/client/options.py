@@ -20,6 +20,7 @@ from penstock.client.allocation import Strategy, find_strategy
 from penstock.errors import OptionError, did_you_mean
 from penstock.protocol.bodies.balance import Binding, SubscriptionMode
 from penstock.security import Credentials
+from penstock.security.credentials import check_min_signature
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _INT32_MAX = 2**31 - 1
@@ -90,6 +91,10 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     # A file with the keys: TOML with access_key and secret_key, or RocketMQ's tools.yml. Empty: none.
     credentials_file: str = ""
+    # The lowest signature of requests. 1: RocketMQ's, until the server at an address has announced Penstock's, and
+    # from then on Penstock's only; 2: Penstock's only, which RocketMQ and Penstock 0.1 refuse. The environment
+    # (PENSTOCK_MIN_SIGNATURE) and min_signature in the credentials file can raise it.
+    min_signature: int = 1
 
     def __post_init__(self) -> None:
         self._check_keys()
@@ -113,6 +118,7 @@ class ClientOptions:
         for name in ("access_key", "secret_key", "security_token", "credentials_file"):
             if not isinstance(getattr(self, name), str):
                 raise OptionError(f"{name} is no text")
+        check_min_signature(self.min_signature)
         if self.access_key or self.secret_key:
             Credentials(self.access_key, self.secret_key, self.security_token)
 

@@ -55,6 +55,7 @@ class _Asked:
     is_guess: bool = False
     socket: PullSocket | None = None
     opaque: int = 0
+    command: Command | None = None
 
 
 class ReadAhead:
@@ -165,6 +166,7 @@ class ReadAhead:
             command = pull_command(queue, offset, asked.rows, self._size, self._tags, asked.columns)
             try:
                 asked.opaque = used.ask(self._prepared(queue.address, command))
+                asked.command = command
                 asked.socket = used
             except PenstockError:
                 self._drop(used)
@@ -202,6 +204,8 @@ class ReadAhead:
             return None
         try:
             answer, size = used.head(asked.opaque)
+            if asked.command is not None:
+                self._scan.answered(asked.queue.address, asked.command, answer)
             try:
                 place = pulled_of(asked.queue, asked.offset, answer)
             except PenstockError:

@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 _QUEUES_MAX = 65_536
 # A coordinator's last word about a topic; any other answer leaves it to the brokers.
 _REFUSALS = (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
+# Between two questions about a route that sends have found stale, for each topic.
+DOUBT_INTERVAL_S = 0.5
 # How long a broker may take to tell its name servers of a topic that was just created.
 CREATED_TRIES, CREATED_WAIT_S = 10, 0.1
 
@@ -224,6 +226,10 @@ class Routes:
         self.is_served: Callable[[TopicRoute], bool] = lambda route: False
         self._name_servers = name_servers
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        # Topics whose route is in doubt, and when each was asked about for that reason.
+        self._doubts: dict[str, asyncio.TimerHandle] = {}
+        self._doubted_s: dict[str, float] = {}
+        self._checks: set[asyncio.Task[None]] = set()
 
     async def get(self, topic: str) -> TopicRoute:
         """The known route, or the name server's answer. RouteNotFoundError if there is none."""
@@ -237,6 +243,46 @@ class Routes:
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._answered(topic, done))
         return await asyncio.shield(task)
+
+    def doubt(self, topic: str) -> None:
+        """A send has failed in a way that a stale route explains: ask for the route again, so that the next send goes
+        to the new master. At once, but only every DOUBT_INTERVAL_S; doubts meanwhile share the next question."""
+        if topic in self._doubts:
+            return
+        loop = asyncio.get_running_loop()
+        due_s = max(loop.time(), self._doubted_s.get(topic, 0.0) + DOUBT_INTERVAL_S)
+        self._doubts[topic] = loop.call_at(due_s, self._begin_check, topic)
+
+    def _begin_check(self, topic: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._doubted_s = {
+            name: then for name, then in self._doubted_s.items() if now_s - then < DOUBT_INTERVAL_S
+        }
+        self._doubted_s[topic] = now_s
+        del self._doubts[topic]
+        task = asyncio.ensure_future(self._check(topic))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _check(self, topic: str) -> None:
+        """Without an answer the route stays as it is; one that was made from the template is made anew."""
+        try:
+            await self.refresh(topic)
+        except RouteNotFoundError:
+            known = self.cache.get(topic)
+            if known is not None and known.is_provisional:
+                self.cache.forget(topic)
+        except PenstockError as error:
+            logger.debug("route of topic %s: %s", topic, error)
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        for timer in self._doubts.values():
+            timer.cancel()
+        self._doubts.clear()
+        for task in list(self._checks):
+            task.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
 
     async def for_publishing(
         self, topic: str, template: str, queues_max: int, *, refresh: bool = False

@@ -261,6 +261,9 @@ class AsyncScan:
             loop = asyncio.get_running_loop()
             self.sockets.check_open()
             answer = await loop.run_in_executor(self._threads, self.sockets.call, address, command)
+            if self.answered(address, command, answer):
+                command = await self.prepared(address, command)
+                answer = await loop.run_in_executor(self._threads, self.sockets.call, address, command)
             return pulled_of(
                 queue if queue.address == address else replace(queue, address=address), offset, answer
             )
@@ -283,6 +286,10 @@ class AsyncScan:
         if self._hook is not None:
             prepare(self._hook, address, command)
         return command
+
+    def answered(self, address: str, command: Command, answer: Command) -> bool:
+        """Show the hook the answer to a command that was `prepared`; whether it is to be sent once more."""
+        return self._hook is not None and bool(self._hook.after_response(address, command, answer))
 
     # -- trying ----------------------------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class SendAttempts:
         self.retry_after_ms = _retry_after(response)
         self.cause = None
         self._note(f"answered {code}: {(response.remark or 'no reason given')[:300]}")
-        self.route_is_stale = code in _STALE_CODES
+        self.route_is_stale = code in _STALE_CODES or (response.remark or "").startswith(_NOT_NOW)
         return self._again() if code in RETRIED_CODES else Verdict.GIVE_UP
 
     def stored_as(self, result: SendResult) -> Verdict:

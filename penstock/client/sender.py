@@ -247,6 +247,7 @@ class Sender:
             shortfall = attempts.shortfall()
             self._finish(parcel, None if shortfall else attempts.stored, shortfall)
             return
+        self._doubt(parcel, attempts)
         error = attempts.error()
         error.__cause__ = attempts.cause
         self._finish(parcel, None, error)
@@ -272,7 +273,13 @@ class Sender:
         if attempts.count > 1 or attempts.is_unknown:
             self._conclude(parcel, attempts, Verdict.GIVE_UP)
         else:
+            self._doubt(parcel, attempts)
             self._finish(parcel, None, error)
+
+    def _doubt(self, parcel: Parcel, attempts: SendAttempts) -> None:
+        """This send is not tried again, but the next one should find the master of then."""
+        if attempts.route_is_stale and not isinstance(attempts.cause, ClientClosedError):
+            self._instance.routes.doubt(parcel.topic)
 
     async def _pause(self, parcel: Parcel, attempts: SendAttempts) -> None:
         """Wait before trying the same broker again, as long as it asked for; another one is tried at once."""
@@ -332,12 +339,17 @@ class Sender:
             self._number(parcel)
         route = await self.route(parcel.topic)
         if not route.publish_queues:
+            self._instance.routes.doubt(parcel.topic)
             raise ConnectError(f"no queue of topic {parcel.topic!r} can be written to")
         queue = self._next_queue(parcel)(route.publish_queues, "")
         address = route.master(queue.broker_name)
-        if address is None:
-            raise ConnectError(f"broker {queue.broker_name!r} has no master now")
-        await self._instance.remoting.send(address, self._command(parcel, queue))
+        try:
+            if address is None:
+                raise ConnectError(f"broker {queue.broker_name!r} has no master now")
+            await self._instance.remoting.send(address, self._command(parcel, queue))
+        except ConnectError:
+            self._instance.routes.doubt(parcel.topic)
+            raise
 
     async def recall(self, handle: str) -> Recalled:
         """Take a message back that waits for its time. Asked again while there is no master: twice is once."""

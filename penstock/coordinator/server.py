@@ -60,6 +60,7 @@ class Coordinator:
         access: NodeAccess = OPEN,
         parts: tuple[MakePart, ...] = (),
     ) -> None:
+        access.require_cluster_secret("a coordinator is for brokers that replicate")
         self.options = options
         self.store = store
         self._clock = runtime.clock

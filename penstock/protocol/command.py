@@ -78,6 +78,8 @@ class Command:
     language: str = "PYTHON"
     version: int = CURRENT_VERSION
     binary: bool = False
+    # Of a request: ext fields that its answer gets besides its own, set by a server's guard.
+    answer_fields: dict[str, str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_response(self) -> bool:

@@ -1,9 +1,10 @@
 """What a broker may call itself and where it may say it is (A6, A12, A13).
 
 Rules: names are short and of a small alphabet, because they come back in answers to everyone; RocketMQ names
-brokers after their host, so dots are allowed. An address is one that a client could dial: a host and a port,
-never a link-local address (cloud metadata services live there), a multicast or a broadcast one. Name servers and
-coordinators never connect to an address that they were told, and resolve no name. Pure functions.
+brokers after their host, so dots are allowed. An address is one that a client could dial: a host and a port, never a
+metadata service of a cloud in any spelling, nor a link-local, multicast or broadcast address. Name servers and
+coordinators never connect to an address that they were told, and resolve no name; the network checks what a name
+resolves to before it dials (`runtime.network`). Pure functions.
 
 An address whose host is the unspecified one, as in 0.0.0.0:10911, means "the host under which you reached this
 name server": a broker that listens everywhere and advertises nothing registers it, and each client is given the
@@ -12,11 +13,11 @@ address that it dialled itself. That only holds on the machine of the name serve
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from penstock.errors import RequestError
 from penstock.protocol.codes import ResponseCode
+from penstock.runtime.addresses import is_metadata_ip, is_metadata_name, meant_by, parse_ip
 
 NAME_CHARS_MAX = 255
 ADDRESS_CHARS_MAX = 270
@@ -25,11 +26,7 @@ TEXT_CHARS_MAX = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_.+@$#~-]+")
 _HOST = re.compile(r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]{0,251}[a-zA-Z0-9_])?")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# The metadata services that are not link-local.
-_REFUSED_HOSTS = frozenset({"fd00:ec2::254", "100.100.100.200"})
 _ANY_HOST = re.compile(r"(?:0\.0\.0\.0|\[?::\]?):(\d+)")
-
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_name(text: str) -> bool:
@@ -60,15 +57,19 @@ def check_text(kind: str, text: str) -> str:
 
 def check_address(field: str, text: str) -> str:
     """A `host:port` that clients may be given. IPv6 with or without brackets: Java brokers leave them out."""
-    if len(text) <= ADDRESS_CHARS_MAX:
-        host, _, port = text.rpartition(":")
-        if _is_port(port) and _is_host(host):
-            return text
+    if is_address(text):
+        return text
     raise RequestError(
         ResponseCode.INVALID_PARAMETER,
         f"{field} {text[:80]!r} is no address that clients could dial",
         "register with host:port, the host being a name or an address that is neither link-local nor multicast",
     )
+
+
+def is_address(text: str) -> bool:
+    """Whether clients may be given this `host:port`."""
+    host, _, port = text[: ADDRESS_CHARS_MAX + 1].rpartition(":")
+    return len(text) <= ADDRESS_CHARS_MAX and _is_port(port) and _is_host(host)
 
 
 def is_anywhere(address: str) -> bool:
@@ -85,7 +86,7 @@ def seen_from(address: str, dialled_ip: str) -> str:
 
 
 def is_loopback(ip: str) -> bool:
-    parsed = _ip(ip)
+    parsed = parse_ip(ip)
     return parsed is not None and parsed.is_loopback
 
 
@@ -94,27 +95,17 @@ def _is_port(text: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    parsed = _ip(text.removeprefix("[").removesuffix("]"))
+    parsed = parse_ip(text.removeprefix("[").removesuffix("]"))
     if parsed is None:
-        return _HOST.fullmatch(text) is not None and not _is_numeric(text)
+        return _HOST.fullmatch(text) is not None and not _is_numeric(text) and not is_metadata_name(text)
     if text.startswith("[") is not text.endswith("]") or (text.startswith("[") and parsed.version == 4):
         return False
-    inner = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    real: IpAddress = inner or parsed
-    refused = real.is_link_local or real.is_multicast or str(real) in _REFUSED_HOSTS
-    return not refused and str(real) != "255.255.255.255"
+    return not is_metadata_ip(parsed) and not any(
+        one.is_link_local or one.is_multicast or str(one) == "255.255.255.255" for one in meant_by(parsed)
+    )
 
 
 def _is_numeric(host: str) -> bool:
     """Names that a resolver would read as an IPv4 address, such as 2852039166 or 0xa9fea9fe or 169.254.43518."""
     last = host.rpartition(".")[2].lower()
     return last.isdigit() or re.fullmatch(r"0x[0-9a-f]*", last) is not None
-
-
-def _ip(text: str) -> IpAddress | None:
-    if "%" in text or len(text) > 45:
-        return None
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None

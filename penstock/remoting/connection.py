@@ -323,8 +323,11 @@ class Connection(asyncio.Protocol):
     # -- sending ---------------------------------------------------------------------------------------------
 
     def _reply(self, request: Command, response: Command) -> None:
-        if not request.is_oneway:
-            self._put(response)
+        if request.is_oneway:
+            return
+        if request.answer_fields:
+            response.fields = {**response.fields, **request.answer_fields}
+        self._put(response)
 
     def answer(self, request: Command, response: Command) -> None:
         """Answer a request whose handler returned None. What it waited for is given only to who may still have it."""
@@ -389,7 +392,9 @@ class Connection(asyncio.Protocol):
             number = 1
         return number
 
-    def request(self, command: Command, respond: OnResponse, timeout_ms: int) -> None:
+    def request(
+        self, command: Command, respond: OnResponse, timeout_ms: int, *, is_again: bool = False
+    ) -> None:
         """Send a request; `respond` is called once, with the response or why there is none."""
         opaque = command.opaque = self.next_opaque()
         hook = self._endpoint.hook
@@ -399,7 +404,13 @@ class Connection(asyncio.Protocol):
             except RemotingError as error:
                 respond(error)
                 return
-            respond = observed(hook, str(self.peer), command, respond)
+            deadline_ms, caller = self._endpoint.now_ms + timeout_ms, respond
+
+            def send_again() -> None:
+                left_ms = max(1, deadline_ms - self._endpoint.now_ms)
+                self.request(command, caller, left_ms, is_again=True)
+
+            respond = observed(hook, str(self.peer), command, caller, None if is_again else send_again)
         if not self.is_open:
             respond(ConnectError(f"the connection to {self.peer} is closed", "nothing was sent"))
             return

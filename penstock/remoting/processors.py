@@ -20,7 +20,8 @@ class RequestGuard(Protocol):
     """Looks at every request before its handler does."""
 
     def check(self, source: str, command: Command) -> None:
-        """Let a request from this address pass, or raise what its sender is answered."""
+        """Let a request from this address pass, or raise what its sender is answered. It may set the request's
+        `answer_fields`."""
 
     def still_allows(self, source: str, command: Command) -> bool:
         """Whether a request that passed before would pass now: rights may have been withdrawn while it waited."""

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
+# Error numbers of a write for which the disk, or the quota of its user, has no room.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _AT_WORKING_DIRECTORY = -100
 _RENAME_EXCHANGE = 2
 

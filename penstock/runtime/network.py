@@ -1,7 +1,9 @@
 """The network: asyncio's transports, behind three calls that a simulation can replace; and `dial`, for threads.
 
 Rule: a room that talks to others is given a `Network` and writes an `asyncio.Protocol`; it never opens a
-socket itself. What an address may be is decided by the caller, before this door.
+socket itself. What an address may be is decided by the caller, before this door, with one exception: no name and no
+spelling leads to a metadata service (`addresses`), since only here is known what a name resolves to. What was looked
+at is what is dialled: a name is resolved once.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.runtime.addresses import parse_ip, require_dialable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -150,8 +154,26 @@ class SystemNetwork:
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> asyncio.BaseTransport:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
-        return transport
+        require_dialable(host, host)
+        found = [host]  # with its zone, if it has one
+        if parse_ip(host.partition("%")[0]) is None:
+            found = _resolved(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        for ip in found:
+            require_dialable(host, ip)
+        name, failure = host if tls is not None else None, OSError(f"{host} has no address")
+        for ip in found:
+            try:
+                transport, _ = await loop.create_connection(factory, ip, port, ssl=tls, server_hostname=name)
+            except OSError as error:
+                failure = error
+            else:
+                return transport
+        raise failure
+
+
+def _resolved(found: Sequence[tuple[Any, ...]]) -> list[str]:
+    """The addresses in the answer of a resolver, each once."""
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class Wire:
@@ -193,12 +215,29 @@ class Wire:
         self._sock.close()
 
 
+def _connected(found: Sequence[str], port: int, connect_s: float) -> socket.socket:
+    """A connection to the first of these addresses that accepts one."""
+    failure = OSError("the name has no address")
+    for ip in found:
+        try:
+            return socket.create_connection((ip, port), connect_s)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
 def dial(
     host: str, port: int, tls: ssl.SSLContext | None = None, *, connect_s: float, silent_s: float
 ) -> Wire:
     """Connect and wait for it: TimeoutError when nobody answers within `connect_s`, OSError when nobody is there. A
     receive that hears nothing for `silent_s` gives up."""
-    sock = socket.create_connection((host, port), connect_s)
+    require_dialable(host, host)
+    found = [host]
+    if parse_ip(host.partition("%")[0]) is None:
+        found = _resolved(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    for ip in found:
+        require_dialable(host, ip)
+    sock = _connected(found, port, connect_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:

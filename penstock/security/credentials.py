@@ -5,7 +5,8 @@
     file           PENSTOCK_CREDENTIALS, or the option credentials_file: TOML with those three names, or RocketMQ's
                    tools.yml with accessKey, secretKey, securityToken
 
-The first that names a key wins. Plain values; the file is read when asked.
+The first that names a key wins. The minimum signature is an option, PENSTOCK_MIN_SIGNATURE, or min_signature in the
+file; the highest of them counts. Plain values; the file is read when asked.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str = field(default="", repr=False)
+    # The lowest signature that requests may have (`signing_hook`).
+    min_signature: int = 1
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
             raise OptionError("an access key and a secret key belong together", "set both, or neither")
+        check_min_signature(self.min_signature)
         for name in ("access_key", "secret_key", "security_token"):
             value = getattr(self, name)
             if len(value) > 4096 or not value.isprintable():
@@ -44,6 +48,22 @@ class Credentials:
 
     def __str__(self) -> str:
         return f"the user {self.access_key}"
+
+
+def check_min_signature(value: object) -> None:
+    """OptionError unless it is a signature that there is."""
+    if value not in (1, 2) or isinstance(value, bool):
+        raise OptionError(
+            f"min_signature is {value!r}", "use 1 (RocketMQ's signature) or 2 (Penstock's only)"
+        )
+
+
+def required_signature(environment: Mapping[str, str]) -> int:
+    """What the environment says about the lowest signature."""
+    text = environment.get("PENSTOCK_MIN_SIGNATURE") or "1"
+    if text not in ("1", "2"):
+        raise OptionError(f"PENSTOCK_MIN_SIGNATURE is {text[:40]!r}", "use 1 or 2")
+    return int(text)
 
 
 def from_environment(environment: Mapping[str, str], disk: Disk) -> Credentials | None:
@@ -61,9 +81,15 @@ def from_environment(environment: Mapping[str, str], disk: Disk) -> Credentials 
 def from_file(path: Path, disk: Disk) -> Credentials:
     """See the module's text. No error quotes the file."""
     text = _text_of(path, disk)
-    values = _yaml_lines(text) if path.suffix in (".yml", ".yaml") else _toml(text, path)
+    document = _yaml_lines(text) if path.suffix in (".yml", ".yaml") else _toml(text, path)
+    values = {name: value for name, value in document.items() if isinstance(value, str)}
+    minimum = document.get("min_signature", 1)
+    check_min_signature(minimum)
     return Credentials(
-        values.get("access_key", ""), values.get("secret_key", ""), values.get("security_token", "")
+        values.get("access_key", ""),
+        values.get("secret_key", ""),
+        values.get("security_token", ""),
+        2 if minimum == 2 else 1,
     )
 
 
@@ -86,17 +112,16 @@ def secret_from_file(path: Path, disk: Disk) -> str:
     return lines[0].strip()
 
 
-def _toml(text: str, path: Path) -> dict[str, str]:
+def _toml(text: str, path: Path) -> dict[str, object]:
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise OptionError(f"{path}: no TOML", 'write access_key = "..." and secret_key = "..."') from None
-    return {name: value for name, value in document.items() if isinstance(value, str)}
 
 
-def _yaml_lines(text: str) -> dict[str, str]:
+def _yaml_lines(text: str) -> dict[str, object]:
     """tools.yml has three plain lines and no more; that much is read without a YAML parser."""
-    found = {}
+    found: dict[str, object] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() in _NAMES:

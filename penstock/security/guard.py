@@ -1,7 +1,8 @@
 """The guard of a server: who sent a request, is it new, and may they.
 
     trusted address?     pass                    4.9's white lists; there are none unless configured
-    signature            user and secret         a wrong secret and an unknown user look the same
+    signature            user and secret         a wrong secret and an unknown user look the same (`signatures`)
+    fields               with signature 1        those that are defined for the request code only (`known_fields`)
     stamp                if there is one, or one is required (`freshness`)
     needs                each against the user's policies (`requests`, `policy`)
 
@@ -24,11 +25,18 @@ from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.security.credentials import Credentials
 from penstock.security.freshness import STAMP_FIELD, SeenStamps
-from penstock.security.options import AccessOptions
+from penstock.security.known_fields import unknown_field
+from penstock.security.options import AccessOptions, UnknownFields
 from penstock.security.plain_acl import read_plain_acl
 from penstock.security.policy import Action, Need
 from penstock.security.requests import needs_of, topic_need
-from penstock.security.signatures import ACCESS_KEY_FIELD, is_signed
+from penstock.security.signatures import (
+    ACCESS_KEY_FIELD,
+    SIGNATURE2_FIELD,
+    announcement,
+    is_signed,
+    is_signed2,
+)
 from penstock.security.users import User, Users
 from penstock.security.users_file import read_users, save_users
 
@@ -51,6 +59,7 @@ class Guard:
         self._clock = runtime.clock
         self._seen = SeenStamps(runtime.clock, options.stamp_window_ms, options.sessions_max)
         self._blamed: set[tuple[str, str, str]] = set()
+        self._undefined: set[tuple[int, str]] = set()
         # Lines about each address since then.
         self._lines: Counter[str] = Counter()
         self._blamed_since_ms = runtime.clock.monotonic_ms()
@@ -108,7 +117,7 @@ class Guard:
         for name in sorted(self.users.by_name):
             user = self.users.by_name[name]
             if user.is_super and user.is_enabled:
-                return Credentials(name, user.secret)
+                return Credentials(name, user.secret, min_signature=self._options.min_signature)
         return None
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -144,7 +153,12 @@ class Guard:
         if user is not None and user.is_enabled and user.trusted and user.trusted_sources.contain(source):
             return None
         secret = user.secret if user is not None else _NOBODY
-        signed = is_signed(secret, command.fields, command.body, command.version)
+        # One of them, and never the weaker one where the stronger one is there.
+        is_second = SIGNATURE2_FIELD in command.fields
+        if is_second:
+            signed = is_signed2(secret, command)
+        else:
+            signed = is_signed(secret, command.fields, command.body, command.version)
         if user is None or not signed or not user.is_enabled:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -152,15 +166,45 @@ class Guard:
                 "check both keys, and that nothing changes requests on their way",
             )
         stamp = command.fields.get(STAMP_FIELD)
+        if not is_second:
+            self._check_first(user, command, stamp)
         if stamp is not None:
             self._seen.check(user.name, stamp, command.code)
-        elif self._options.require_stamp:
+        elif self._options.require_stamp or is_second:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 "the request has no stamp against being sent twice, and this server requires one",
                 "use Penstock's clients, or turn access.require_stamp off",
             )
         return user
+
+    def _check_first(self, user: User, command: Command, stamp: str | None) -> None:
+        """Announce signature 2 to a client that stamps, and refuse what signature 1 leaves open."""
+
+        def announce(*, refused: bool) -> None:
+            if stamp is not None:
+                command.answer_fields = {SIGNATURE2_FIELD: announcement(user.secret, stamp, refused=refused)}
+
+        if self._options.min_signature > 1:
+            announce(refused=True)
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "the request has signature 1, RocketMQ's, and this server requires signature 2",
+                "use Penstock's clients of this release or newer, or set access.min_signature=1",
+            )
+        unknown = unknown_field(command)
+        if unknown is None or self._options.unknown_fields is UnknownFields.LOG:
+            if unknown is not None:
+                self._report_undefined(command.code, unknown[:64])
+            announce(refused=False)
+            return
+        announce(refused=True)
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"the field {unknown[:64]!r} is not defined for request {command.code}, and the signature does not cover "
+            "names of fields",
+            "leave the field out, or set access.unknown_fields=log",
+        )
 
     def _require(self, user: User, need: Need, source: str) -> None:
         if not user.may(need, source):
@@ -247,3 +291,9 @@ class Guard:
                 _LINES_A_MINUTE,
                 source,
             )
+
+    def _report_undefined(self, code: int, field: str) -> None:
+        """Once for each code and field, and for so many only."""
+        if (code, field) not in self._undefined and len(self._undefined) < _BLAMED_MAX:
+            self._undefined.add((code, field))
+            _AUDIT.warning("request %d has the undefined field %r", code, field)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.errors import OptionError
 from penstock.runtime import Runtime
 from penstock.security.credentials import Credentials
 from penstock.security.guard import Guard
@@ -29,10 +30,26 @@ class NodeAccess:
         guard = Guard(options, users_path(options, data), runtime) if options.enabled else None
         hook = None
         if options.access_key:
-            hook = SigningHook(Credentials(options.access_key, options.secret_key), runtime)
+            keys = Credentials(options.access_key, options.secret_key, min_signature=options.min_signature)
+            hook = SigningHook(keys, runtime)
         elif guard is not None:
             hook = SigningHook(guard.own_credentials, runtime)
         return NodeAccess(guard, hook, options.cluster_secret)
+
+    @property
+    def replicates(self) -> bool:
+        """Whether log and tables may leave this server on a replication port: with access control only to members
+        that prove the cluster's secret."""
+        return self.guard is None or bool(self.cluster_secret)
+
+    def require_cluster_secret(self, why: str) -> None:
+        """OptionError if replication is needed and `replicates` is false."""
+        if not self.replicates:
+            raise OptionError(
+                f"access control is on and access.cluster_secret is not set, but {why}",
+                "set access.cluster_secret (environment PENSTOCK_ACCESS_CLUSTER_SECRET) to one long random text on "
+                "all brokers and coordinators of the cluster",
+            )
 
 
 def users_path(options: AccessOptions, data: Path) -> Path:

@@ -12,7 +12,6 @@ One writer: the caller holds the store's append lock. Reads go through maps and 
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -32,13 +31,13 @@ from penstock.errors import (
     invariant,
 )
 from penstock.runtime import Runtime
+from penstock.runtime.disk import NO_SPACE
 from penstock.store.findings import Findings
 from penstock.store.layout import StorePaths
 from penstock.store.options import StoreOptions
 from penstock.store.segment import Segment
 from penstock.store.segment_table import SegmentTable
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _ZEROS = bytes(1 << 20)
 WRITE_FAILED = -2
 
@@ -293,7 +292,7 @@ class CommitLog(SegmentTable):
 
     def _failed(self, what: str, segment: Segment | None, error: OSError) -> DiskFullError | StoreFailedError:
         where = segment.path.name if segment else "the first"
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             return DiskFullError(
                 f"no space left {what} segment {where}", "free space; the store goes on by itself"
             )

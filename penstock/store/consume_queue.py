@@ -223,11 +223,15 @@ class ConsumeQueue:
                 break
 
     def _valid_entries(self, queue_file: QueueFile) -> int:
-        """Entries up to the first invalid one, found by halving: written entries come first."""
+        """Entries up to the first invalid one, found by halving: written entries come first.
+
+        Read from the file and not through its map: most of it was never written, and on a tmpfs touching a hole needs
+        a free page, which is a SIGBUS where there is none.
+        """
         low, high = 0, self._per_file
         while low < high:
             middle = (low + high) // 2
-            if self._entry_in(queue_file, middle).is_valid:
+            if Entry.decode(queue_file.file.pread(ENTRY_SIZE, middle * ENTRY_SIZE)).is_valid:
                 low = middle + 1
             else:
                 high = middle

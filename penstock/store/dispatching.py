@@ -38,6 +38,7 @@ from penstock._hot.reads import find_record
 from penstock.errors import StoreFormatError, TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.findings import Finding, Findings
 from penstock.store.queue_table import QueueTable
 from penstock.store.segment import Segment
@@ -45,6 +46,15 @@ from penstock.store.segment import Segment
 # More offsets than this missing in one place are not a gap but a damaged offset.
 GAP_MAX = 1_000_000
 NOT_HELD = 1 << 62
+
+
+def raise_end(queue: ConsumeQueue, end: int) -> None:
+    """Let a queue go on from an offset: those before it are used, and their records are lost."""
+    missing = end - queue.max_offset
+    if missing > GAP_MAX or (missing > 0 and queue.max_offset == 0):
+        queue.start_at(end)
+    elif missing > 0:
+        queue.fill(missing)
 
 
 class RescanNeeded(Exception):

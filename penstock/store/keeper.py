@@ -26,6 +26,8 @@ PAGE = 4096
 SCRUB_STEP_MS = 100
 KEYS_PENDING_MAX = 1 << 18
 SAY_AGAIN_MS = 60_000
+# Between two lines about a segment that cannot be prepared: doubled with each, up to this.
+PREPARE_SAY_MAX_MS = 3_600_000
 
 
 class Keeper:
@@ -45,6 +47,8 @@ class Keeper:
         self._needed = Needed(everything=bool(self._options.retention_groups))
         self._due: dict[str, int] = {}
         self._said, self._say_again_ms = "", 0
+        # Since the next segment cannot be prepared: attempts, when to say so again, and how long after that.
+        self._unprepared, self._say_unprepared_ms, self._say_after_ms = 0, 0, SAY_AGAIN_MS
         self.audit = LogAudit(
             store.log, store.queues, store.findings, lock, repair=True, dispatch=store.dispatch
         )
@@ -179,7 +183,15 @@ class Keeper:
         try:
             self._store.log.prepare()
         except OSError as error:
-            _LOG.warning("the next segment cannot be prepared: %s", error)
+            self._unprepared += 1
+            now = self._runtime.clock.monotonic_ms()
+            if self._unprepared > 1 and now < self._say_unprepared_ms:
+                return
+            _LOG.warning("Next segment cannot be prepared (%d attempts): %s", self._unprepared, error)
+            self._say_unprepared_ms = now + self._say_after_ms
+            self._say_after_ms = min(self._say_after_ms * 2, PREPARE_SAY_MAX_MS)
+        else:
+            self._unprepared, self._say_after_ms = 0, SAY_AGAIN_MS
 
     # -- retention -------------------------------------------------------------------------------------------
 

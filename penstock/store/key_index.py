@@ -91,6 +91,12 @@ class IndexFile:
     def has_room(self) -> bool:
         return self.current_header().next_entry < self._options.index_entries
 
+    def is_never_written(self, slot: int) -> bool:
+        """Whether a slot lies in a hole of the file: no key, and not to be touched through the map (a full tmpfs has
+        no page for it, which is a SIGBUS)."""
+        at = INDEX_HEADER_SIZE + slot * 4
+        return self.table is None and next(self.file.data_ranges(at, at + 4), None) is None
+
     def open_table(self, *, rebuild: bool) -> SlotTable:
         """The slots in memory, copied from the file or, after a crash, made anew from the entries."""
         options = self._options
@@ -387,6 +393,8 @@ class KeyIndex:
                     or header.begin_timestamp > end_ms
                     or header.end_timestamp < begin_ms
                 ):
+                    continue
+                if index_file.is_never_written(wanted % self._options.index_slots):
                     continue
                 found += find_key(
                     index_file.view,

@@ -20,6 +20,7 @@ from penstock._hot.dispatch import Dispatcher
 from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock.errors import (
+    DiskFullError,
     FlushTimeoutError,
     MessageTooLargeError,
     StoreError,
@@ -28,6 +29,7 @@ from penstock.errors import (
 from penstock.message import HostAddress, Message
 from penstock.message.properties import PropertyName
 from penstock.runtime import PeriodicThread, Runtime
+from penstock.runtime.disk import NO_SPACE
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.commit_log import CommitLog
 from penstock.store.dispatching import LogDispatch
@@ -148,8 +150,14 @@ class MessageStore(ReadDoors, ReplicaDoors):
         try:
             store.gate.is_replica = replica
             store._open(background, progress, bounded)
-        except BaseException:
+        except BaseException as error:
             store._release()
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise DiskFullError(
+                    f"no space left to open the store in {path}",
+                    "free space on its disk or move the directory to a larger one, then start again; "
+                    "what is stored stays",
+                ) from error
             raise
         return store
 

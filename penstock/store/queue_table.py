@@ -58,6 +58,9 @@ class Manifest:
     queue_file_entries: int = 0
     # A cut of the log that was begun and is not finished: `ends` are those after it. -1 if there is none.
     cut_to: int = -1
+    # Queue offsets that queue files proved to have been given out when a recovery began, beyond `ends`. A queue goes
+    # on from there if its records turn out to be lost; forgotten when `ends` has reached them, or the log was cut.
+    used: dict[tuple[str, int], int] = field(default_factory=dict)
     # Topics that were deleted, and the end of the log then: their records before it are not messages any more.
     deleted: dict[str, int] = field(default_factory=dict)
 
@@ -80,6 +83,8 @@ class Manifest:
         }
         if self.cut_to >= 0:
             value["cutTo"] = self.cut_to
+        if self.used:
+            value["usedOffsets"] = [[*key, end] for key, end in sorted(self.used.items())]
         line = f'{json.dumps(value)[:-1]}, "queues": {{{queues}}}}}'.encode()
         return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
 
@@ -112,6 +117,8 @@ class Manifest:
             for queue_id, (start, end) in queues.items():
                 manifest.starts[(topic, int(queue_id))] = start
                 manifest.ends[(topic, int(queue_id))] = end
+        for topic, queue_id, end in value.get("usedOffsets", ()):
+            manifest.used[(topic, queue_id)] = end
         numbers = [
             manifest.index_end + 1,
             manifest.log_start,
@@ -120,13 +127,14 @@ class Manifest:
             manifest.cut_to + 1,
             *manifest.deleted.values(),
         ]
-        numbers += [*manifest.starts.values(), *manifest.ends.values()]
+        numbers += [*manifest.starts.values(), *manifest.ends.values(), *manifest.used.values()]
         if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in numbers):
             raise ValueError("it has impossible positions or offsets")
-        topics = [*manifest.deleted, *(topic for topic, _ in manifest.ends)]
+        queues = [*manifest.ends, *manifest.used]
+        topics = [*manifest.deleted, *(topic for topic, _ in queues)]
         if not all(is_topic(topic) for topic in topics):
             raise ValueError("it has an impossible topic")
-        if not all(0 <= queue_id <= QUEUE_ID_MAX for _, queue_id in manifest.ends):
+        if not all(type(queue_id) is int and 0 <= queue_id <= QUEUE_ID_MAX for _, queue_id in queues):
             raise ValueError("it has an impossible queue id")
         return manifest
 
@@ -313,12 +321,24 @@ class QueueTable:
         with self._saving:
             known = {key: end for key, end in ends.items() if key in self._queues}
             self.manifest.ends = {**self.manifest.ends, **known}
+            self.manifest.used = {
+                key: end for key, end in self.manifest.used.items() if end > self.manifest.ends.get(key, 0)
+            }
             self.manifest.index_end = index_end
             self.manifest.index_files = index_files
             self.manifest.log_start = log_start
             self.manifest.flushed_to = flushed_to
             self.manifest.dispatched_to = dispatched_to
             self._write_manifest()
+
+    def note_used(self, used: Mapping[tuple[str, int], int]) -> None:
+        """Remember offsets that queue files prove to have been given out, before recovery changes these files."""
+        with self._saving:
+            known = self.manifest.used
+            more = {key: end for key, end in used.items() if end > known.get(key, 0)}
+            if more:
+                self.manifest.used = {**known, **more}
+                self._write_manifest()
 
     def expect_start(self, log_start: int) -> None:
         """Retention is about to delete: from now on the log begins here."""
@@ -344,9 +364,10 @@ class QueueTable:
         ends: dict[tuple[str, int], int],
         index_files: list[str],
         dispatched_to: int,
+        used: dict[tuple[str, int], int],
     ) -> None:
         """The log is about to be cut. From now on nothing behind the position is promised, and the next open finishes
-        the cut first."""
+        the cut first. `used`: the offsets that stay used all the same."""
         with self._saving:
             before = self.manifest
             deleted = {topic: min(at, position) for topic, at in before.deleted.items()}
@@ -359,6 +380,7 @@ class QueueTable:
                 flushed_to=min(before.flushed_to, position),
                 dispatched_to=min(dispatched_to, position),
                 cut_to=position,
+                used=used,
             )
             try:
                 self._write_manifest()
@@ -386,6 +408,7 @@ class QueueTable:
                 self.manifest.deleted[topic] = log_end
                 self.manifest.ends.pop((topic, queue_id), None)
                 self.manifest.starts.pop((topic, queue_id), None)
+                self.manifest.used.pop((topic, queue_id), None)
             self._write_manifest(without=doomed)
             for key, queue in doomed.items():
                 self._dispatcher.remove_queue(queue.state)

@@ -10,6 +10,11 @@ Where a record is not valid there are three cases:
   3. the place was on disk already: damage. It is reported with position and length, what lies before and after
      it is kept, and its queue offsets are never given out again.
 
+Offsets that a queue file proves to have been given out are never given out again, also where they are newer than
+checkpoint and manifest: if the log has lost their records, they stay unused. They are noted in the manifest before
+the first queue file is cut, so that a crash inside recovery does not lose the proof. A replica does not skip them
+while it follows, as its master sends the records again; it does if it becomes master without them.
+
 Order of the final steps, so that a crash inside recovery changes nothing: cut and zero the tail, rewrite and
 sync what was never known to be on disk (a failed fsync may have left pages that are only in memory), then
 write queues and index, sync them, and only then move the checkpoint.
@@ -25,8 +30,9 @@ from penstock._hot.checks import check
 from penstock._hot.layout import BAD_CHECKSUM, BLANK, BLANK_SIZE, MAGIC_BLANK, NOTHING, REASONS
 from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
 from penstock.store.checkpoint import Checkpoint
-from penstock.store.dispatching import GAP_MAX, NOT_HELD, RescanNeeded
+from penstock.store.dispatching import NOT_HELD, RescanNeeded, raise_end
 from penstock.store.findings import Finding
+from penstock.store.queue_table import NUMBER_MAX
 from penstock.store.segment import Segment
 
 if TYPE_CHECKING:
@@ -70,6 +76,7 @@ class Recovery:
         self._dispatcher = store.dispatcher
         self._findings = store.findings
         self._read_only = store.is_read_only
+        self._is_replica = store.gate.is_replica
         self._checkpoint = checkpoint
         self._clean = clean
         self._progress = progress or (lambda done, total: None)
@@ -86,6 +93,8 @@ class Recovery:
         if not self._log.segments:
             self._start_empty()
         else:
+            if not self._clean and not self._read_only:
+                self._queues.note_used(self._used_ends())
             end, lost_from = self._scan_all()
             self._report.end = end
             self._adopt(end, lost_from)
@@ -93,6 +102,20 @@ class Recovery:
         new = self._findings.total - findings_before
         self._report.damage = [f for f in self._findings.all()[-new:] if new and f.is_damage]
         return self._report
+
+    def _used_ends(self) -> dict[tuple[str, int], int]:
+        """Queues whose files go beyond the manifest, with their ends."""
+        found = {}
+        for queue in self._queues:
+            end = queue.max_offset
+            newest, before = queue.entry(end - 1), queue.entry(end - 2)
+            if newest is None or newest.is_filler or newest.end > NUMBER_MAX:
+                continue
+            if before is not None and not before.is_filler and before.position >= newest.position:
+                continue  # no queue looks like this: damage, and no proof
+            if end > self._queues.manifest.ends.get((queue.topic, queue.queue_id), 0):
+                found[queue.topic, queue.queue_id] = end
+        return found
 
     # -- where to begin --------------------------------------------------------------------------------------
 
@@ -430,7 +453,12 @@ class Recovery:
 
     def _keep_offsets(self) -> None:
         """No queue starts below the offset it had, and every queue knows its oldest readable offset."""
-        for (topic, queue_id), end in self._queues.manifest.ends.items():
+        manifest = self._queues.manifest
+        ends = dict(manifest.ends)
+        if not self._is_replica:
+            for key, end in manifest.used.items():
+                ends[key] = max(end, ends.get(key, 0))
+        for (topic, queue_id), end in ends.items():
             queue = self._queues.get_or_create(topic, queue_id)
             missing = end - queue.max_offset
             if missing > 0 and queue.max_offset:
@@ -441,10 +469,7 @@ class Recovery:
                         "the log; their offsets stay unused",
                     )
                 )
-            if missing > GAP_MAX or (missing > 0 and queue.max_offset == 0):
-                queue.start_at(end)
-            elif missing > 0:
-                queue.fill(missing)
+            raise_end(queue, end)
         for queue in self._queues:
             queue.correct_min(self._log.min_offset)
             queue.state.next_offset = queue.max_offset

@@ -22,7 +22,7 @@ from penstock._hot.reads import find_record, walk
 from penstock.errors import StoreFailedError, StoreRoleError
 from penstock.message import decode_record
 from penstock.message.record import topic_bytes
-from penstock.store.dispatching import GAP_MAX, NOT_HELD, LogDispatch
+from penstock.store.dispatching import GAP_MAX, NOT_HELD, LogDispatch, raise_end
 from penstock.store.layout import is_topic
 from penstock.store.segment import Segment
 
@@ -156,11 +156,20 @@ class ReplicaSide:
             store.show_more()
 
     def find_next_offsets(self) -> None:
-        """Every queue goes on after its newest record in the log, visible or not."""
+        """Every queue goes on after its newest record in the log, visible or not, and after offsets that are known to
+        have been used by records that the log has lost."""
         store = self._store
         for queue in store.queues:
             queue.state.next_offset = queue.max_offset
         newest = OffsetsAhead(store).run(store.dispatch.offset, store.log.max_offset)
+        for (topic, queue_id), end in store.queues.manifest.used.items():
+            queue = store.queues.get_or_create(topic, queue_id)
+            if queue.state.next_offset == queue.max_offset:
+                raise_end(queue, end)
+                queue.state.next_offset = queue.max_offset
+            else:  # its newest records are not visible yet: the first one of ours makes the gap
+                most = queue.state.next_offset + GAP_MAX
+                queue.state.next_offset = max(queue.state.next_offset, min(end, most))
         store.log.last_timestamp = max(store.log.last_timestamp, store.dispatcher.last_timestamp, newest)
 
     def positions_ahead(self, topic: str, queue_id: int) -> list[int]:

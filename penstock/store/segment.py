@@ -42,12 +42,17 @@ class Segment:
 
     @staticmethod
     def open(disk: Disk, path: Path, base: int, size: int, *, read_only: bool) -> Segment:
-        """Open an existing file; a short one is filled up with zeros, or read as far as it goes."""
+        """Open an existing file; a short one is filled up with zeros, or read as far as it goes. Filled up means
+        allocated: reading a hole through the map would be a SIGBUS on a full tmpfs."""
         file = disk.open(path, write=not read_only)
         available = file.size()
         if available < size and not read_only:
-            file.truncate(size)
-            file.sync()
+            try:
+                file.allocate(size)
+                file.sync()
+            except OSError:
+                file.close()
+                raise
             available = size
         available = min(available, size)
         source = file.map(available) if available else b"\0"

@@ -20,13 +20,13 @@ cut by `CommitLog.cuts` and read again.
 
 from __future__ import annotations
 
-import errno
 import threading
 from typing import TYPE_CHECKING
 
 from penstock._hot.layout import BLANK
 from penstock._hot.reads import find_record, store_timestamp, walk
 from penstock.errors import DiskFullError, LogPositionError, StoreError, StoreRoleError
+from penstock.runtime.disk import NO_SPACE
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.findings import Finding
 from penstock.store.segment import Segment
@@ -34,7 +34,6 @@ from penstock.store.segment import Segment
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 QueueEnds = dict[tuple[str, int], int]
 
 
@@ -52,6 +51,9 @@ class Truncation:
             store.gate.check_sound()
             if not store.gate.is_replica:
                 raise StoreRoleError("only a replica's log may be cut", "call replica_mode(True) first")
+            # A master's log counts, and may give the offsets behind the cut to other messages. A record that
+            # arrived in part says nothing about them.
+            used = {} if position is not None else store.queues.manifest.used
             if position is None:
                 # An empty log has no end to cut, wherever it is to begin.
                 position = store.replica_side.whole_end() if store.log.active else store.log.max_offset
@@ -62,7 +64,7 @@ class Truncation:
                     f"the log cannot be cut at {position}: it has {store.log.min_offset} to {store.log.max_offset}"
                 )
             if position < store.log.max_offset:
-                self._cut(position)
+                self._cut(position, used)
             return position
 
     def start_over(self, position: int) -> None:
@@ -78,11 +80,11 @@ class Truncation:
             store.queues.manifest.log_start = position
             for queue in store.queues:
                 queue.show_all()
-            self._cut(position)
+            self._cut(position, {})
             for queue in store.queues:
                 queue.correct_min(position)
 
-    def _cut(self, position: int) -> None:
+    def _cut(self, position: int, used: QueueEnds) -> None:
         store = self._store
         points = {(q.topic, q.queue_id): q.cut_point(position) for q in store.queues}
         newest = self._record_before(position, max((at for _, at in points.values()), default=-1))
@@ -90,9 +92,9 @@ class Truncation:
             self._prepare()
             ends = {key: end for key, (end, _) in points.items()}
             index_files = store.index.remaining(position)
-            store.queues.begin_cut(position, ends, index_files, store.dispatch.offset)
+            store.queues.begin_cut(position, ends, index_files, store.dispatch.offset, used)
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise DiskFullError("no space left to cut the log", "free space; nothing was cut") from error
             raise store.fail(f"cutting the log at {position} failed: {error}") from error
         try:

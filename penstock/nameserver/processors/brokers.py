@@ -44,6 +44,7 @@ from penstock.protocol.identity import (
     check_address,
     check_name,
     check_text,
+    is_address,
     is_anywhere,
     is_loopback,
     is_name,
@@ -273,5 +274,5 @@ def _digest(command: Command, header: RegisterBrokerRequestHeader) -> bytes:
 
 
 def _filter_servers(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Passed on to clients, so as short and printable as everything else; nobody has used them for years."""
-    return tuple(name for name in names[:FILTER_SERVERS_MAX] if name.isprintable() and 0 < len(name) <= 255)
+    """Clients of RocketMQ before 4.4 dial them: only what a broker's address may be."""
+    return tuple(name for name in names[:FILTER_SERVERS_MAX] if is_address(name))

@@ -300,6 +300,8 @@ def test_there_are_so_many_sets_at_most_and_refused_ones_take_no_room() -> None:
         ({"cluster_name": "a/b"}, "no cluster name"),
         ({"broker_address": "169.254.169.254:80"}, "no address"),
         ({"ha_address": "224.0.0.1:80"}, "no address"),
+        ({"broker_address": "METADATA.google.internal:80"}, "no address"),
+        ({"ha_address": "[64:ff9b::a9fe:a9fe]:80"}, "no address"),
         ({"incarnation": 0}, "incarnation is 0"),
     ],
 )

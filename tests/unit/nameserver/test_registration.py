@@ -129,6 +129,8 @@ def test_bodies_that_are_none_are_refused(changes: dict[str, object], code: int)
         {"broker_addr": "no-port"},
         {"broker_addr": "x" * 300 + ":1"},
         {"ha_server_addr": "[fe80::1]:10912"},
+        {"broker_addr": "Metadata.Google.Internal:80"},
+        {"ha_server_addr": "[::ffff:a9fe:a9fe]:10912"},
         {"broker_name": "../etc"},
         {"broker_name": "a\nb"},
         {"broker_name": ""},
@@ -404,3 +406,14 @@ def test_members_of_an_acting_master_broker_are_told_where_that_is_on() -> None:
             assert len(heard) == 2
 
     asyncio.run(run())
+
+
+@pytest.mark.abuse("A12")
+def test_filter_servers_are_addresses_that_clients_may_be_given() -> None:
+    async def test(server: NameServer, broker: Peer) -> None:
+        given = ("10.0.0.9:1", "169.254.169.254:80", "metadata:80", "a" * 300)
+        answer = await broker.register(body=RegisterBrokerBody(filter_servers=given).encode())
+        assert answer.code == 0, answer.remark
+        assert [*server.routes.filters.values()] == [("10.0.0.9:1",)]
+
+    over_sockets(test)

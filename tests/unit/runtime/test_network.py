@@ -1,11 +1,13 @@
 """Real sockets on loopback, through the door."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from penstock.runtime import SystemNetwork
+from penstock.runtime.network import dial
 
 LIMIT_S = 10
 
@@ -121,3 +123,58 @@ def test_a_port_in_use_is_an_os_error() -> None:
             await listener.close()
 
     run(scenario)
+
+
+@pytest.mark.abuse("A12")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "fd00:ec2::254%1",
+        "metadata.google.internal.",
+        "METADATA",
+    ],
+)
+def test_metadata_services_are_not_dialled(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[object] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda sock, address: dialled.append(address))
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "sock_connect", lambda sock, address: dialled.append(address))
+        with pytest.raises(PermissionError, match="metadata service"):
+            await SystemNetwork().connect(asyncio.Protocol, host, 80)
+
+    asyncio.run(test())
+    with pytest.raises(PermissionError, match="metadata service"):
+        dial(host, 80, connect_s=1, silent_s=1)
+    assert dialled == []
+
+
+@pytest.mark.abuse("A12")
+def test_a_name_that_resolves_to_a_metadata_service_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where only one of its addresses is one; and what was looked at is what is dialled."""
+    asked: list[object] = []
+
+    def resolve(host: object, *rest: object, **more: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 80)) for ip in ("127.0.0.1", "169.254.169.254")
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    async def test() -> None:
+        with pytest.raises(PermissionError, match="metadata service"):
+            await SystemNetwork().connect(asyncio.Protocol, "broker.example", 80)
+
+    asyncio.run(test())
+    with pytest.raises(PermissionError, match="metadata service"):
+        dial("broker.example", 80, connect_s=1, silent_s=1)
+    assert asked == ["broker.example", "broker.example"]
