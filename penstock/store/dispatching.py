@@ -35,6 +35,7 @@ from penstock._hot.layout import (
     RECORD_SIZE_MIN,
 )
 from penstock._hot.reads import find_record
+from penstock._hot.records import RecordBuilder
 from penstock.errors import StoreFormatError, TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
@@ -114,15 +115,16 @@ class LogDispatch:
         self.held_at = self.held_at if self.held_at == NOT_HELD else min(self.held_at, position)
         self.bound(self.bounded_at if self.bounded_at == NOT_HELD else min(self.bounded_at, position))
 
-    def written(self, built: bytearray, size: int, base: int) -> None:
+    def written(self, built: RecordBuilder) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if not size or base != self.offset or base + size > self.limit:
+        end = built.base + built.used
+        if not built.used or built.base != self.offset or end > self.limit:
             return
-        if self._dispatcher.run_built(built, size, base) == DONE:
-            self.offset = base + size
+        if self._dispatcher.run_built(built) == DONE:
+            self.offset = end
 
     def catch_up(self, limit: int) -> None:
         """Dispatch from the maps the records that end up to a log position, or to where the rest is held."""

@@ -395,7 +395,7 @@ class MessageStore(ReadDoors, ReplicaDoors):
         if self.dispatch.offset < visible:
             if visible == self.log.max_offset:
                 # Mostly the run just written is all that waits, and is still in memory.
-                self.dispatch.written(*self.log.last_built())
+                self.dispatch.written(self.log.last_built())
             self.dispatch.catch_up(visible)
         if dispatcher.heavy:
             for state in dispatcher.take_heavy():
