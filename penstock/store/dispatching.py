@@ -27,11 +27,13 @@ from penstock._hot.layout import (
     DAMAGED,
     DONE,
     END_OF_SEGMENT,
+    ENTRY_SIZE,
     GAP,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     NEW_QUEUE,
+    POSITION_MAX,
     RECORD_SIZE_MIN,
 )
 from penstock._hot.reads import find_record
@@ -46,6 +48,8 @@ from penstock.store.segment import Segment
 # More offsets than this missing in one place are not a gap but a damaged offset.
 GAP_MAX = 1_000_000
 NOT_HELD = 1 << 62
+# Where this entry would be in its queue no file can be.
+OFFSET_MAX = POSITION_MAX // ENTRY_SIZE
 
 
 class RescanNeeded(Exception):
@@ -203,6 +207,9 @@ class LogDispatch:
             invariant(record.queue_id >= 0, "a queue id is not negative")
         except (TopicNameError, AssertionError):
             self._skip_record(record, "its topic or queue id is impossible")
+            return
+        if record.queue_offset > OFFSET_MAX:
+            self._skip_record(record, f"its queue offset {record.queue_offset} is impossible")
             return
         missing = record.queue_offset - queue.max_offset
         if status == NEW_QUEUE or missing <= 0:
