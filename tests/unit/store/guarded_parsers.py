@@ -31,9 +31,9 @@ from penstock._hot.sends import SendPath
 from penstock._hot.staged import CopyTargets, StagedItems, count_copies
 from penstock.message import decode_record
 from tests.guard_page import GuardedMemory
-from tests.support.staged import item as staged_item
 from tests.support.send_frames import BINARY, HEAD, SUFFIX, send
 from tests.support.send_frames import item as batch_item
+from tests.support.staged import item as staged_item
 
 NOW = 1_700_000_000_000
 HOST = b"\x7f\0\0\1" + struct.pack(">i", 10911)

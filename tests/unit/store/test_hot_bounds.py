@@ -20,9 +20,9 @@ from penstock._hot.reads import EntrySelection, find_record, gather, walk
 from penstock._hot.records import AppendRequest, RecordBuilder
 from penstock._hot.sends import SendPath
 from penstock._hot.staged import StagedItems
+from tests.support.send_frames import BINARY, HEAD, SUFFIX, send
 from tests.support.staged import item as staged_item
 from tests.unit.store.guarded_parsers import HOST, NOW, columns, records
-from tests.support.send_frames import BINARY, HEAD, SUFFIX, send
 
 LAST = 2**63 - 1
 
