@@ -27,9 +27,9 @@ from penstock.store.inspection import dump_log, dump_queues, stats, verify
 from tests.disk_limits import NO_DISK_LIMITS
 from tests.effort import by_length, first_seed
 from tests.fault.damaged_sample import NEXT, NEXT_SERIAL, OPTIONS, Sample, served
-from tests.support.store_checks import append, body_of, open_store, serial_of
 from tests.fault.store_mutation import mutate
 from tests.support.running_broker import running
+from tests.support.store_checks import append, body_of, open_store, serial_of
 
 pytestmark = [pytest.mark.fault("F7"), pytest.mark.invariant("I12")]
 STORES = by_length(60, 1_000)
