@@ -78,6 +78,10 @@ quick: setup $(BYTECODE_STAMP) ## Run the tests nearest to your change, in two m
 soak: setup ## Run the long variants of tests for MINUTES=n, from SEED=n: crashes, chaos, histories, fuzzing
 	@PENSTOCK_EXPECT=compiled $(PY) -m scripts.soak --jobs $(JOBS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ARGS),-- $(ARGS))
 
+.PHONY: asan
+asan: setup ## Run the tests and fuzzers of the hot modules under AddressSanitizer and UBSan, compiled beside the others
+	@$(PY) -m scripts.asan --jobs $(CORES) $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
+
 .PHONY: slice
 slice: setup ## Run the next slice of the long variants and interop tests, and advance the counter
 	@$(PY) -m scripts.slices run --jobs $(CORES)

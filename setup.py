@@ -9,8 +9,10 @@ there are never compiled: the compiled form of `bits.py` and `layout.py` is the 
 Environment:
     PENSTOCK_PURE=1    compile nothing
     PENSTOCK_BOUNDS=1  check indexes into memory views, arrays and sequences: for fuzzing, slow. What goes
-                       through a pointer is not seen; for that add CFLAGS=-fsanitize=address
+                       through a pointer is not seen
     PENSTOCK_TRACE=1   the same, and report lines to debuggers and coverage
+    PENSTOCK_ASAN=1    the code of the release form under AddressSanitizer and UndefinedBehaviorSanitizer (gcc), which
+                       see what goes through pointers: `make asan`, in a folder of its own
 
 What Cython generates goes to build/, never beside the sources; `build_ext --inplace` and an editable install
 put only the finished .so there.
@@ -35,8 +37,14 @@ def is_set(name: str) -> bool:
 PURE = is_set("PENSTOCK_PURE")
 TRACE = is_set("PENSTOCK_TRACE")
 BOUNDS = is_set("PENSTOCK_BOUNDS") or TRACE
+ASAN = is_set("PENSTOCK_ASAN")
 # One tree of build products per form, so that going from one to another never takes up the other's objects.
-BUILD_BASE = "build/trace" if TRACE else "build/bounds" if BOUNDS else "build"
+BUILD_BASE = "build/asan" if ASAN else "build/trace" if TRACE else "build/bounds" if BOUNDS else "build"
+# -g0 undoes the -g that Python was itself built with: ten times the size for no reader. Python's -fwrapv would hide
+# sums that overflow.
+RELEASE_ARGS = ["-O3", "-g0"]
+SANITIZERS = "-fsanitize=address,undefined"
+ASAN_ARGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", SANITIZERS, "-fno-sanitize-recover=all"]
 
 
 def hot_sources() -> list[Path]:
@@ -63,8 +71,8 @@ def hot_extensions() -> list[Extension]:
                 f"penstock._hot.{path.stem}",
                 [str(path)],
                 depends=headers,
-                # -g0 undoes the -g that Python was itself built with: ten times the size for no reader.
-                extra_compile_args=["-O3", "-g0"] if os.name == "posix" else [],
+                extra_compile_args=(ASAN_ARGS if ASAN else RELEASE_ARGS) if os.name == "posix" else [],
+                extra_link_args=[SANITIZERS] if ASAN else [],
                 define_macros=[("CYTHON_TRACE", "1")] if TRACE else [],
             )
             for path in sources
@@ -83,7 +91,7 @@ def hot_extensions() -> list[Extension]:
     )
     for extension in extensions:
         # cythonize() makes new Extension objects and loses `optional`, so it is set on its result.
-        extension.optional = True
+        extension.optional = not ASAN
     return extensions
 
 

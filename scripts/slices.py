@@ -1,4 +1,4 @@
-"""Ten slices of what is too long for every landing: long variants, and interop tests beyond the core.
+"""Ten slices of what is too long for every landing: long variants, interop tests beyond the core, and `make asan`.
 
     python -m scripts.slices core                             the interop tests that every landing runs
     python -m scripts.slices run [--minutes N] [--number N]   the slice whose turn it is, or slice N
@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scripts import history
+from scripts import asan, history
 from scripts.history import ROOT, UNKNOWN_S
 
 COUNT = 10
@@ -35,14 +35,17 @@ SETTINGS = ROOT / "tests" / "slices.toml"
 LONG_MARKER = "pytest.mark.long"
 NOTHING_COLLECTED = 5
 REPORTED_MAX = 5
+# What compiling for `make asan` takes, and how much longer its tests take than in the release form.
+ASAN_BUILD_S, ASAN_SLOWER = 60.0, 2.0
 
 
 @dataclass(slots=True)
 class Slice:
-    """Files whose long variants run, and files of interop tests."""
+    """Files whose long variants run, files of interop tests, and files that run under sanitizers."""
 
     long: list[str] = field(default_factory=list)
     interop: list[str] = field(default_factory=list)
+    asan: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -82,9 +85,17 @@ def slices() -> list[Slice]:
         if file not in left_out
     ]
     found = [Slice() for _ in range(COUNT)]
+    # All files under sanitizers are in one slice: compiling in that form takes minutes.
+    sanitized = asan.files()
+    work.append(
+        (ASAN_BUILD_S + sum(times["short"].get(file, 1.0) for file in sanitized) * ASAN_SLOWER, "asan", "")
+    )
     for seconds, kind, file in sorted(work, key=lambda item: (-item[0], item[2])):
         least = min(found, key=lambda one: one.seconds)
-        (least.long if kind == "long" else least.interop).append(file)
+        if kind == "asan":
+            least.asan = sanitized
+        else:
+            (least.long if kind == "long" else least.interop).append(file)
         least.seconds += seconds
     return found
 
@@ -125,6 +136,8 @@ def run(one: Slice, jobs: int, until: float | None) -> int:
         print(f"reported, without deciding: {outcome}: {', '.join(undecided)}", flush=True)
     if one.interop:
         status = run_tests(one.interop, jobs, until) or status
+    if one.asan:
+        status = asan.run(jobs, until) or status
     return status
 
 
@@ -146,13 +159,15 @@ def main(arguments: Sequence[str]) -> int:
             print(f"slice {index}{' (next)' if index == chosen else ''}: about {one.seconds:.0f} s of tests")
             print("".join(f"  long     {file}\n" for file in one.long), end="")
             print("".join(f"  interop  {file}\n" for file in one.interop), end="")
+            print("".join(f"  asan     {file}\n" for file in one.asan), end="")
         return 0
     if options.what == "core":
         return run_tests(core(), options.jobs)
     until = time.time() + options.minutes * 60 if options.minutes else None
     one = slices()[chosen]
     print(
-        f"slice {chosen} of {COUNT}: {len(one.long)} files of long variants, {len(one.interop)} of interop tests",
+        f"slice {chosen} of {COUNT}: {len(one.long)} files of long variants, {len(one.interop)} of interop tests, "
+        f"{len(one.asan)} under sanitizers",
         flush=True,
     )
     return run(one, options.jobs, until)

@@ -4,6 +4,7 @@ Each module runs in two forms with the same results: compiled (a shared object b
 (the source itself). The interpreter prefers the shared object; `PENSTOCK_PURE=1` makes this package load the
 sources instead, which is how the test suite runs both. `form()` says which one is live; start-up logs, store
 statistics and benchmarks report it, because figures of the pure form are not figures of the product.
+`PENSTOCK_HOT_MODULES` names a folder of shared objects that are compiled in another way: `make asan` does.
 
 Rule: leaves over buffers and integers. Nothing here imports another room, waits on a lock or logs.
 """
@@ -56,12 +57,15 @@ class _SourceFinder:
 
 if os.environ.get("PENSTOCK_PURE") == "1":
     sys.meta_path.insert(0, _SourceFinder)
+elif os.environ.get("PENSTOCK_HOT_MODULES"):
+    __path__.insert(0, os.environ["PENSTOCK_HOT_MODULES"])
 
 
 def form() -> str:
-    """ "compiled" when every hot module is a shared object, "pure" when every one is source, else "mixed"."""
-    compiled = 0
-    for leaf in MODULES:
-        module = importlib.import_module(f"{__name__}.{leaf}")
-        compiled += not str(module.__file__).endswith(".py")
+    """ "compiled" when every hot module is a shared object of the same folder, "pure" when every one is source, else
+    "mixed"."""
+    files = [Path(str(importlib.import_module(f"{__name__}.{leaf}").__file__)) for leaf in MODULES]
+    if len({file.parent for file in files}) > 1:
+        return "mixed"
+    compiled = sum(file.suffix != ".py" for file in files)
     return {len(MODULES): "compiled", 0: "pure"}.get(compiled, "mixed")

@@ -18,12 +18,18 @@ except ImportError:
 if not cython.compiled:
     from penstock._hot.bits import copy_bytes, new_buffer, put_own_i32
 
+# Ends are 32 bits wide: no more content and no more rows than they can count.
+CONTENT_MAX = 0x7FFFFFFF
+ROWS_MAX = CONTENT_MAX // 8 - 1
+
 
 @cython.cclass
 class Numbers:
     """A column of numbers of 4 or 8 bytes, and which of them are there."""
 
     def __init__(self, width: int, rows: int) -> None:
+        if rows < 0 or rows > ROWS_MAX or width not in (4, 8):
+            raise ValueError("a column cannot have so many rows, or numbers of that width")
         self.width = width
         self.rows_max = rows
         self.begin()
@@ -53,6 +59,8 @@ class Content:
     """A column of bytes or text: where each value ends, and all of them in a row."""
 
     def __init__(self, rows: int) -> None:
+        if rows < 0 or rows > ROWS_MAX:
+            raise ValueError("a column cannot have so many rows")
         self.rows_max = rows
         self.size = 4096
         self.reserve = 0
@@ -77,6 +85,8 @@ class Content:
     def _make_room(self, more: cython.Py_ssize_t) -> cython.int:
         """Have place for so many more bytes, and remember that they are still to come."""
         grown: bytearray
+        if more > CONTENT_MAX - self.used:
+            raise OverflowError("a column of a batch has more than 2 GiB: read smaller batches")
         self.reserve = more
         if self.used + more > len(self.data):
             grown = new_buffer(max(self.used + more, 2 * len(self.data)))

@@ -131,6 +131,8 @@ def encode_items(messages: Sequence[tuple[bytes, bytes, int]]) -> bytearray:
     flag: cython.int
     for i in range(count):
         message = messages[i]
+        if len(message) != 3:
+            raise ValueError("a message is a body, properties and a flag")
         body = message[0]
         properties = message[1]
         if len(properties) > 32767:

@@ -4,6 +4,7 @@ from penstock._hot.bits cimport (
 )
 from penstock._hot.layout cimport (
     BLANK, DAMAGED, DONE, END_OF_SEGMENT, GAP, MAGIC_BLANK, MAGIC_V2, NEW_QUEUE, NOTHING, ENTRY_SIZE,
+    POSITION_MAX,
 )
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.queues cimport QueueState

@@ -42,6 +42,7 @@ if not cython.compiled:
         MAGIC_V2,
         NEW_QUEUE,
         NOTHING,
+        POSITION_MAX,
     )
     from penstock._hot.mapped import MappedBytes
     from penstock._hot.queues import QueueState
@@ -119,15 +120,11 @@ class Dispatcher:
         if len(keys) <= 4 * KEYS_ROOM * ENTRY_SIZE:
             self.spare_keys = keys
 
-    def run_built(self, data: bytearray, end: int, base: int) -> int:
-        """Dispatch the records that a builder has just made in data[:end]; data[0] is at log position `base`.
-
-        Their lengths need no second look.
-        """
-        if end > len(data):
-            raise IndexError("run outside the buffer")
-        p: cython.p_uchar = data
-        return self._run(p, 0, end, base, True)
+    def run_built(self, builder: RecordBuilder) -> int:
+        """Dispatch the records that a builder has just made. Their lengths need no second look: only a builder has
+        bytes for which that is true."""
+        p: cython.p_uchar = builder.buffer
+        return self._run(p, 0, builder.used, builder.base, True)
 
     def append(
         self,
@@ -213,9 +210,12 @@ class Dispatcher:
 
     def run_mapped(self, data: MappedBytes, pos: int, end: int, base: int) -> int:
         """The same over a map."""
-        if pos < 0 or end > data.size:
+        if pos < 0 or end > data.size or base < 0 or base > POSITION_MAX:
             raise IndexError("run outside the map")
-        return self._run(data.base, pos, end, base, False)
+        hold = data.view  # as long as this is held the map stays, whoever releases it meanwhile
+        status: cython.int = self._run(data.base, pos, end, base, False)
+        del hold
+        return status
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)
@@ -298,7 +298,8 @@ class Dispatcher:
         queue_id: cython.int,
     ) -> QueueState | None:
         """The queue of a record; a small cache saves making the dictionary key for every record."""
-        slot: cython.Py_ssize_t = (queue_id * 31 + topic_size) & 0xFF
+        slot: cython.Py_ssize_t = queue_id  # wider: the largest id times 31 is no int
+        slot = (slot * 31 + topic_size) & 0xFF
         topic: cython.p_uchar
         queue: QueueState | None
         if topic_size:
@@ -367,7 +368,8 @@ class Dispatcher:
                     break
                 level = level * 10 + digit
             if level > 0:
-                return timestamp + (
+                # No checksum covers a record's store time: damaged, it may be near the end of all times.
+                return min(max(timestamp, -POSITION_MAX), POSITION_MAX) + (
                     self.delays_ms[min(level, len(self.delays_ms)) - 1] if self.delays_ms else 1000
                 )
         if self.tags >= 0:
@@ -401,7 +403,7 @@ class Dispatcher:
     def _add_key(self, key_hash: cython.int, phy: cython.longlong, timestamp: cython.longlong) -> cython.int:
         at: cython.Py_ssize_t = self.key_count * ENTRY_SIZE
         if at + ENTRY_SIZE > len(self.keys):
-            self.keys.extend(bytes(len(self.keys)))
+            self.keys.extend(bytes(at + ENTRY_SIZE))
         p: cython.p_uchar = self.keys
         put_i32(p, at, key_hash)
         put_i64(p, at + 4, phy)

@@ -14,6 +14,7 @@ cdef class Column:
     cdef MappedBytes nulls
     cdef bint is_absent
     cdef bint has_nulls
+    cdef readonly bint has_ends
     cdef Py_ssize_t first
     cdef readonly Py_ssize_t count
     cdef Py_ssize_t size

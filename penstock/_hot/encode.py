@@ -72,7 +72,8 @@ class Column:
         self.first = first
         self.count = count
         last: cython.Py_ssize_t = first + count + (1 if data is not None else 0)
-        if first < 0 or count < 0 or (count and last * 4 > self.numbers.size):
+        self.has_ends = data is not None
+        if first < 0 or count < 0 or (count and last > self.numbers.size // 4):
             raise IndexError("a column has fewer rows than it says")
         if self.has_nulls and count and (first + count + 7) // 8 > self.nulls.size:
             raise IndexError("a column has fewer validity bits than rows")
@@ -94,8 +95,12 @@ class Column:
     @cython.exceptval(-1, check=True)
     def find(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Where the bytes of a row begin; `size` is set to how many there are."""
-        start: cython.Py_ssize_t = self.number(row)
-        stop: cython.Py_ssize_t = self.number(row + 1)
+        start: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        if row < 0 or row >= self.count:
+            raise IndexError("a row lies outside its column")
+        start = self.number(row)
+        stop = self.number(row + 1)
         if start < 0 or stop < start or stop > self.data.size:
             raise IndexError("a row lies outside its column")
         self.size = stop - start
@@ -147,6 +152,8 @@ class RowEncoder:
         for name, column in columns.items():
             if column.count < count and name not in ("names", "values"):
                 raise IndexError("a column has fewer rows than the batch")
+            if column.count and column.has_ends == (name in ("topic", "queue", "delay")):
+                raise ValueError(f"{name} is a column of another kind")
         if "pairs" in columns and not ("names" in columns and "values" in columns):
             raise ValueError("properties have names and values")
         absent = Column(None, None, None, 0, 0)

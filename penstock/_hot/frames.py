@@ -131,6 +131,8 @@ class SendScanner(SendHeader):
         length: cython.longlong
         word: cython.longlong
         header_size: cython.Py_ssize_t
+        if at < 0:
+            raise IndexError("no such place in the chunk")
         self.count = 0
         self.built = 0
         self.used = 0

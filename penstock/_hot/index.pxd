@@ -1,5 +1,5 @@
 from penstock._hot.bits cimport get_i32, get_i64, put_i32, put_i64, put_u8
-from penstock._hot.layout cimport ENTRY_SIZE, INDEX_HEADER_SIZE
+from penstock._hot.layout cimport ENTRY_SIZE, INDEX_HEADER_SIZE, POSITION_MAX
 from penstock._hot.mapped cimport MappedBytes
 
 cdef class SlotTable:

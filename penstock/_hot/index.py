@@ -19,10 +19,12 @@ except ImportError:
 
 if not cython.compiled:
     from penstock._hot.bits import get_i32, get_i64, put_i32, put_i64, put_u8
-    from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE
+    from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE, POSITION_MAX
     from penstock._hot.mapped import MappedBytes
 
 PAGE = 4096
+# Entries are numbered in 31 bits, and no more slots than entries are of use.
+SLOTS_MAX = 0x7FFFFFFF
 
 
 def key_hash_of(java_hash: int) -> int:
@@ -35,6 +37,8 @@ class SlotTable:
     """The table of the file being written: `memory` is a writable buffer of slots * 4 bytes."""
 
     def __init__(self, memory: Any, slots: int, capacity: int) -> None:
+        if slots < 1 or slots > SLOTS_MAX or len(memory) < slots * 4:
+            raise ValueError("the slots do not fit their memory")
         self.memory = memory
         if cython.compiled:
             self.view = memory
@@ -117,11 +121,11 @@ class SlotTable:
         if self.next_entry <= 1:
             self.begin_phy = phy
             self.begin_timestamp = timestamp
-        seconds = (timestamp - self.begin_timestamp) // 1000
-        if self.begin_timestamp <= 0 or seconds < 0:
-            seconds = 0
-        elif seconds > 0x7FFFFFFF:
-            seconds = 0x7FFFFFFF
+        seconds = 0
+        if self.begin_timestamp > 0 and timestamp > self.begin_timestamp:
+            seconds = (timestamp - self.begin_timestamp) // 1000
+            if seconds > 0x7FFFFFFF:
+                seconds = 0x7FFFFFFF
         put_i32(entry, at, value)
         put_i64(entry, at + 4, phy)
         put_i32(entry, at + 12, seconds)
@@ -142,7 +146,7 @@ class SlotTable:
         i: cython.Py_ssize_t
         used: cython.Py_ssize_t = 0
         page: cython.Py_ssize_t
-        if at + (self.next_entry - 1) * ENTRY_SIZE > file.size:
+        if at > file.size or self.next_entry - 1 > (file.size - at) // ENTRY_SIZE:
             raise IndexError("entries outside the map")
         for i in range(1, self.next_entry):
             value = get_i32(file.base, at)
@@ -172,11 +176,13 @@ def find_key(
     While a file is being written its slots are in `table`, and `next_entry` and `begin_timestamp` are newer than
     its header. Every number read from the file is checked before it is used as a position.
     """
+    if slots < 1 or slots > SLOTS_MAX or key_hash < 0 or next_entry > SLOTS_MAX:
+        return []
     p: cython.p_const_uchar = file.base
     size: cython.Py_ssize_t = file.size
     entries_at: cython.Py_ssize_t = INDEX_HEADER_SIZE + slots * 4
     entries_end: cython.longlong = next_entry
-    begin: cython.longlong = begin_timestamp
+    begin: cython.longlong = min(max(begin_timestamp, -POSITION_MAX), POSITION_MAX)
     wanted: cython.longlong = key_hash
     number: cython.longlong
     slot: cython.Py_ssize_t = key_hash % slots

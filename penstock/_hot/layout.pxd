@@ -1,3 +1,10 @@
+# As wide as positions are, which no constant of an enum is.
+cdef extern from *:
+    """
+    #define PENSTOCK_POSITION_MAX (1LL << 62)
+    """
+    const long long POSITION_MAX "PENSTOCK_POSITION_MAX"
+
 cdef enum:
     MAGIC_V1 = -626843481
     MAGIC_V2 = -626843477

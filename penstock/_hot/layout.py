@@ -10,6 +10,8 @@ RECORD_SIZE_MIN = 91
 ENTRY_SIZE = 20
 SEAL_SIZE = 20
 INDEX_HEADER_SIZE = 40
+# No log is that long. What says that it lies behind this is damage, and sums with it would overflow.
+POSITION_MAX = 1 << 62
 FILLER_SIZE = 0x7FFFFFFF  # size of the queue entries that stand for offsets without a record
 
 # What `check_record` finds where there is no valid record; a valid one gives its size.

@@ -1,5 +1,5 @@
 from penstock._hot.bits cimport java_hash, put_i32, put_i64
-from penstock._hot.layout cimport ENTRY_SIZE
+from penstock._hot.layout cimport ENTRY_SIZE, POSITION_MAX
 
 cdef class QueueState:
     cdef readonly bytes topic

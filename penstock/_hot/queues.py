@@ -18,7 +18,7 @@ except ImportError:
 
 if not cython.compiled:
     from penstock._hot.bits import java_hash, put_i32, put_i64
-    from penstock._hot.layout import ENTRY_SIZE
+    from penstock._hot.layout import ENTRY_SIZE, POSITION_MAX
 
 # Entries of memory that a busy queue keeps for the next ones, or else it would ask for it again each time; busy is
 # one that gathered so many. There may be 100,000 queues that are not.
@@ -67,7 +67,8 @@ class QueueState:
         put_i32(p, at + 8, size)
         put_i64(p, at + 12, tags_code)
         self.tail_count += 1
-        self.max_phy = phy + size
+        # An entry that a damaged file or record made up may lie at the end of all positions.
+        self.max_phy = phy + size if phy <= POSITION_MAX else POSITION_MAX
         return 0
 
     def tail_bytes(self, first: int, last: int) -> bytes:
@@ -78,6 +79,8 @@ class QueueState:
 
     def drop_tail(self, count: int) -> None:
         """Forget the oldest `count` entries: they are in the file now."""
+        if count < 0 or count > self.tail_count:
+            raise IndexError("more entries than there are")
         left: cython.Py_ssize_t = self.tail_count - count
         if left:
             self.tail[: left * ENTRY_SIZE] = self.tail[count * ENTRY_SIZE : self.tail_count * ENTRY_SIZE]

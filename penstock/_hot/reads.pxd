@@ -2,7 +2,9 @@ from penstock._hot.bits cimport (
     all_zero, copy_bytes, find_byte, get_i16, get_i32, get_i64, get_u8, new_buffer, prefetch_at, put_i32,
     put_i64, same_bytes,
 )
-from penstock._hot.layout cimport AHEAD, ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from penstock._hot.layout cimport (
+    AHEAD, ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, POSITION_MAX, RECORD_SIZE_MIN,
+)
 from penstock._hot.mapped cimport MappedBytes
 from penstock._hot.checks cimport check_record
 

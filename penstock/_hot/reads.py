@@ -30,7 +30,15 @@ if not cython.compiled:
         same_bytes,
     )
     from penstock._hot.checks import check_record
-    from penstock._hot.layout import AHEAD, ENTRY_SIZE, FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+    from penstock._hot.layout import (
+        AHEAD,
+        ENTRY_SIZE,
+        FILLER_SIZE,
+        MAGIC_V1,
+        MAGIC_V2,
+        POSITION_MAX,
+        RECORD_SIZE_MIN,
+    )
     from penstock._hot.mapped import MappedBytes
 
 # Reserved for an answer before its records are checked.
@@ -147,6 +155,7 @@ def gather(
     current: cython.longlong = -1
     pos: cython.Py_ssize_t
     phy: cython.longlong
+    ahead: cython.longlong
     size: cython.longlong
     maps_count: cython.Py_ssize_t = len(maps)
     low: cython.longlong = first_base
@@ -156,6 +165,8 @@ def gather(
     chosen: cython.p_uchar = selection.chosen
     name: cython.p_uchar = topic
     name_size: cython.Py_ssize_t = len(topic)
+    if low < 0 or segment < 1:
+        raise ValueError("a log begins at 0 or later, and its segments have a size")
     data: MappedBytes
     has_data: cython.bint = False
     most: cython.Py_ssize_t = GATHER_BYTES
@@ -176,10 +187,12 @@ def gather(
                 data = maps[number]
         # Records of one queue lie apart, where no processor looks ahead by itself.
         if has_data and i + AHEAD < count:
-            pos = get_i64(chosen, (i + AHEAD) * ENTRY_SIZE) - low - number * segment
+            ahead = get_i64(chosen, (i + AHEAD) * ENTRY_SIZE)
             size = get_i32(chosen, (i + AHEAD) * ENTRY_SIZE + 8)
-            if pos >= 0 and size > 0 and pos + size <= data.size:
-                prefetch_at(data.base, pos, size)
+            if size > 0 and ahead >= low and ahead - low - number * segment <= data.size - size:
+                pos = ahead - low - number * segment
+                if pos >= 0:
+                    prefetch_at(data.base, pos, size)
         size = get_i32(chosen, i * ENTRY_SIZE + 8)
         # A map without bytes: retention took the segment between choosing and copying.
         if size == FILLER_SIZE or not has_data or data.size == 0:
@@ -238,7 +251,7 @@ def walk(data: MappedBytes, start: int, end: int, base: int, verify: int) -> tup
     Returns (position where it stopped, why, records passed, position of the last record or -1); why is 0 at
     the end of the range, else what `check_record` said.
     """
-    if start < 0 or end > data.size:
+    if start < 0 or end > data.size or base < 0 or base > POSITION_MAX:
         raise IndexError("walk outside the map")
     hold = data.view  # as long as this is held the map stays, whoever releases it meanwhile
     p: cython.p_const_uchar = data.base
@@ -267,7 +280,7 @@ def find_record(data: MappedBytes, start: int, end: int, base: int) -> int:
 
     A record counts only if it names its own position, so bytes that merely look like one do not.
     """
-    if start < 0 or end > data.size:
+    if start < 0 or end > data.size or base < 0 or base > POSITION_MAX:
         raise IndexError("search outside the map")
     hold = data.view  # as long as this is held the map stays, whoever releases it meanwhile
     p: cython.p_const_uchar = data.base

@@ -244,26 +244,14 @@ class RecordBuilder:
         total: cython.longlong = 0
         fixed: cython.longlong = 75 + hosts_size + len(queue.topic) + (1 if len(queue.topic) > 127 else 0)
         size: cython.longlong
-        body_size: cython.longlong
         properties_size: cython.longlong
         while pos < end:
-            if end - pos < 22:
+            properties_size = _item_properties(p, pos, end)
+            if properties_size < 0 or get_i32(p, pos + 16) > self.max_body:
                 return -1
             size = get_i32(p, pos)
-            body_size = get_i32(p, pos + 16)
-            if (
-                size < 22
-                or size > end - pos
-                or body_size < 0
-                or body_size > size - 22
-                or body_size > self.max_body
-            ):
-                return -1
-            properties_size = get_i16(p, pos + 20 + body_size)
-            if properties_size < 0 or size != 22 + body_size + properties_size:
-                return -1
-            total += fixed + body_size + properties_size
-            if self.seal or find_byte(p, pos + 22 + body_size, pos + size, 0) >= 0:
+            total += fixed + size - 22
+            if self.seal or find_byte(p, pos + size - properties_size, pos + size, 0) >= 0:
                 total += SEAL_SIZE + 1
             pos += size
         return total
@@ -277,12 +265,16 @@ class RecordBuilder:
         end: cython.Py_ssize_t = len(batch)
         pos: cython.Py_ssize_t = 0
         body_size: cython.Py_ssize_t
+        properties_size: cython.Py_ssize_t
         start: cython.longlong
         size: cython.longlong
         placed: list = []
         self.batch_queue = queue
         self.batch_first = queue.next_offset
         while pos < end:
+            properties_size = _item_properties(p, pos, end)
+            if properties_size < 0:
+                raise AssertionError("broken invariant: a batch was not measured")
             body_size = get_i32(p, pos + 16)
             start = self.base + self.used
             size = self.put(
@@ -292,7 +284,7 @@ class RecordBuilder:
                 body_size,
                 p,
                 pos + 22 + body_size,
-                get_i16(p, pos + 20 + body_size),
+                properties_size,
                 get_i32(p, pos + 12),
                 sys_flag,
                 born_timestamp,
@@ -416,6 +408,25 @@ class RecordBuilder:
         self.used += size
         self.count += 1
         return size
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _item_properties(
+    p: cython.p_const_uchar, pos: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.longlong:
+    """How many bytes the properties of a batch's item take, -1 if its lengths do not add up."""
+    size: cython.longlong
+    body_size: cython.longlong
+    properties_size: cython.longlong
+    if end - pos < 22:
+        return -1
+    size = get_i32(p, pos)
+    body_size = get_i32(p, pos + 16)
+    if size < 22 or size > end - pos or body_size < 0 or body_size > size - 22:
+        return -1
+    properties_size = get_i16(p, pos + 20 + body_size)
+    return properties_size if size == 22 + body_size + properties_size else -1
 
 
 @cython.cfunc

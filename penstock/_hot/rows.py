@@ -165,6 +165,8 @@ class RowScan:
             raise IndexError("no such place in the run")
         hold = data.view  # the bytes stay as long as this is held
         p: cython.p_const_uchar = data.base
+        if self.count:
+            raise RuntimeError("the block before failed: its rows lie in other bytes")
         pos: cython.Py_ssize_t = start
         stop: cython.Py_ssize_t = data.size
         low: cython.longlong = first
@@ -233,8 +235,8 @@ class RowScan:
         It stops once the batch is full, and at a record outside `data`, the segment that begins at log position
         `base`. `first` is the queue offset of entry 0. `by_code`: the entries hold the hashes of tags.
         """
-        if start < 0:
-            raise IndexError("no such entry")
+        if start < 0 or base < 0:
+            raise IndexError("no such entry, or no such segment")
         hold = data.view
         p: cython.p_const_uchar = data.base
         limit: cython.Py_ssize_t = data.size
@@ -243,6 +245,8 @@ class RowScan:
         e: cython.p_const_uchar = entries
         count: cython.Py_ssize_t = len(entries) // ENTRY_SIZE
         i: cython.Py_ssize_t = start
+        if self.count:
+            raise RuntimeError("the block before failed: its rows lie in other bytes")
         pos: cython.Py_ssize_t
         phy: cython.longlong
         offset: cython.longlong
@@ -258,10 +262,10 @@ class RowScan:
         while i < count:
             # Records of one queue lie apart, where no processor looks ahead by itself.
             if i + AHEAD < count:
-                pos = get_i64(e, (i + AHEAD) * ENTRY_SIZE) - low
+                phy = get_i64(e, (i + AHEAD) * ENTRY_SIZE)
                 size = get_i32(e, (i + AHEAD) * ENTRY_SIZE + 8)
-                if pos >= 0 and size > 0 and pos + size <= limit:
-                    prefetch_at(p, pos, size)
+                if size > 0 and phy >= low and phy - low <= limit - size:
+                    prefetch_at(p, phy - low, size)
             phy = get_i64(e, i * ENTRY_SIZE)
             size = get_i32(e, i * ENTRY_SIZE + 8)
             offset = origin + i
@@ -272,7 +276,7 @@ class RowScan:
             if coded and not _has_code(codes, codes_size, get_i32(e, i * ENTRY_SIZE + 16)):
                 i += 1
                 continue
-            if phy < low or phy >= low + limit:
+            if phy < low or phy - low >= limit:
                 break
             if self._is_full(size):
                 break

@@ -70,6 +70,8 @@ class SendPath(SendScanner):
         size: cython.longlong
         queue: QueueState
         topic: TopicQueues
+        if self.built:
+            raise AssertionError("broken invariant: the frames of one scan are built once")
         for i in range(self.count):
             at = i * SLOT_COUNT * 8
             queue = self.queues[i]
@@ -194,7 +196,8 @@ class SendPath(SendScanner):
     def answers(self, id_prefix: bytes) -> bytearray:
         """Answers to all frames that were built, one after the other. `id_prefix` is the broker's address in hex,
         the first part of every message id."""
-        out: bytearray = bytearray(self.built * (400 + len(self.head_fields)) + 64)
+        fixed: cython.Py_ssize_t = 400 + max(len(self.head_fields), len(self.binary_fields))
+        out: bytearray = bytearray(self.built * fixed + 64)
         s: cython.p_uchar = self.slots
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
@@ -212,7 +215,7 @@ class SendPath(SendScanner):
             if get_i64(s, at + S_ONEWAY):
                 continue
             queue = self.queues[i]
-            needed = to + 400 + len(self.head_fields) + (len(id_prefix) + 20) * (1 + len(phys)) + 128
+            needed = to + fixed + (len(id_prefix) + 20) * (1 + len(phys)) + 128
             if needed > len(out):
                 out.extend(bytes(needed - len(out) + len(out) // 2))
             if get_i64(s, at + S_FORM):

@@ -39,6 +39,7 @@ cdef class StagedItems:
     cdef bytes born_host
     cdef long long bytes_max
     cdef Py_ssize_t count_max
-    cdef int _step(self, Py_ssize_t size) except? -1
+    cdef Py_ssize_t _item(self) except? -1
+    cdef int _step(self) except? -1
     cdef QueueState _queue(self)
-    cdef Py_ssize_t _properties(self) except? -1
+    cdef Py_ssize_t _properties(self, Py_ssize_t body_size) except? -1

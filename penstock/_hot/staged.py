@@ -189,6 +189,8 @@ class StagedItems:
         why: cython.int = 0
         most: cython.longlong = targets
         room: cython.longlong = properties_max
+        if self.end > self.content.size:
+            raise IndexError("the content of these items was released")
         self.counts = bytearray(4 * targets)
         counts: cython.p_uchar = self.counts
         self.count = 0
@@ -262,23 +264,18 @@ class StagedItems:
 
     def skip(self, count: int) -> int:
         """Pass over items that are copied already; how many there were to pass."""
-        p: cython.p_const_uchar = self.content.base
         passed: cython.Py_ssize_t = 0
         while passed < count and self.pos < self.end:
-            self._step(get_i32(p, self.pos))
+            self._item()
+            self._step()
             passed += 1
         return passed
 
     def properties(self) -> bytes:
         """Those of the next item to copy, as they were staged."""
         p: cython.p_const_uchar = self.content.base
-        if self.end - self.pos < ITEM_SIZE_MIN:
-            raise IndexError("every item is copied")
-        size: cython.Py_ssize_t = get_i32(p, self.pos)
-        body_size: cython.Py_ssize_t = get_i32(p, self.pos + 16)
-        if body_size < 0 or size > self.end - self.pos or body_size > size - ITEM_SIZE_MIN:
-            raise IndexError("an item that was checked does not add up")
-        return bytes(p[self.pos + 22 + body_size : self.pos + size])
+        body_size: cython.Py_ssize_t = self._item()
+        return bytes(p[self.pos + 22 + body_size : self.pos + get_i32(p, self.pos)])
 
     def restart(self) -> None:
         """Nothing is copied."""
@@ -302,12 +299,12 @@ class StagedItems:
         queue: QueueState | None
         self.marked_pos, self.marked_row = self.pos, self.row
         while self.pos < self.end and made < self.count_max and builder.used < limit:
+            body_size = self._item()
             queue = self._queue()
             if queue is None:
-                self._step(get_i32(p, self.pos))
+                self._step()
                 continue
-            body_size = get_i32(p, self.pos + 16)
-            text_size = self._properties()
+            text_size = self._properties(body_size)
             size = builder.put(
                 queue,
                 p,
@@ -331,23 +328,20 @@ class StagedItems:
                 made += 1
             else:
                 self.refused += 1
-            self._step(get_i32(p, self.pos))
+            self._step()
         return made
 
     def request(self) -> AppendRequest | None:
         """The next item's copy as a request of its own, for where a segment ends; None if its topic is gone."""
         p: cython.p_const_uchar = self.content.base
-        queue: QueueState | None
-        if self.pos >= self.end:
-            raise IndexError("every item is copied")
+        body_size: cython.Py_ssize_t = self._item()
+        queue: QueueState | None = self._queue()
         self.marked_pos, self.marked_row = self.pos, self.row
-        queue = self._queue()
         at: cython.Py_ssize_t = self.pos + 20
-        body_size: cython.Py_ssize_t = get_i32(p, self.pos + 16)
         flag: cython.int = get_i32(p, self.pos + 12)
         target: cython.Py_ssize_t = get_i32(p, self.pos + 4)
-        text_size: cython.Py_ssize_t = self._properties() if queue is not None else 0
-        self._step(get_i32(p, self.pos))
+        text_size: cython.Py_ssize_t = self._properties(body_size) if queue is not None else 0
+        self._step()
         if queue is None:
             return None
         return AppendRequest(
@@ -364,10 +358,28 @@ class StagedItems:
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)
-    def _step(self, size: cython.Py_ssize_t) -> cython.int:
-        if size < ITEM_SIZE_MIN or size > self.end - self.pos:
+    def _item(self) -> cython.Py_ssize_t:
+        """The body size of the next item, all of which lies inside the content. Called before anything of it is read:
+        items come back from the log, and a map may have been released since."""
+        p: cython.p_const_uchar = self.content.base
+        left: cython.Py_ssize_t = min(self.end, self.content.size) - self.pos
+        if self.pos >= self.end:
+            raise IndexError("every item is copied")
+        if left < ITEM_SIZE_MIN:
             raise IndexError("an item that was checked does not add up")
-        self.pos += size
+        size: cython.longlong = get_i32(p, self.pos)
+        body_size: cython.longlong = get_i32(p, self.pos + 16)
+        if size < ITEM_SIZE_MIN or size > left or body_size < 0 or body_size > size - ITEM_SIZE_MIN:
+            raise IndexError("an item that was checked does not add up")
+        if size != ITEM_SIZE_MIN + body_size + get_i16(p, self.pos + 20 + body_size):
+            raise IndexError("an item that was checked does not add up")
+        return body_size
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _step(self) -> cython.int:
+        """Pass over an item that `_item` has checked."""
+        self.pos += get_i32(self.content.base, self.pos)
         self.row += 1
         return 0
 
@@ -386,10 +398,9 @@ class StagedItems:
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)
-    def _properties(self) -> cython.Py_ssize_t:
+    def _properties(self, body_size: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The copy's properties, put together in the scratch buffer; their size."""
         p: cython.p_const_uchar = self.content.base
-        body_size: cython.Py_ssize_t = get_i32(p, self.pos + 16)
         at: cython.Py_ssize_t = self.pos + 22 + body_size
         size: cython.Py_ssize_t = get_i16(p, at - 2)
         level: cython.Py_ssize_t = get_i32(p, self.pos + 8)
@@ -400,8 +411,6 @@ class StagedItems:
         place: bytes
         source: cython.p_const_uchar
         to: cython.Py_ssize_t = 0
-        if body_size < 0 or size < 0 or at + size > self.end:
-            raise IndexError("an item that was checked does not add up")
         place = self.targets.places[get_i32(p, self.pos + 4)]
         if len(place) + DELAY_ROOM + size + suffix_size > len(self.targets.scratch):
             raise IndexError("properties that were checked are too long")

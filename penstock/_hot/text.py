@@ -24,19 +24,23 @@ def put_text(
 @cython.exceptval(check=False)
 def put_decimal(o: cython.p_uchar, to: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
     digits: cython.Py_ssize_t = 1
-    rest: cython.longlong
+    left: cython.ulonglong
+    rest: cython.ulonglong
     i: cython.Py_ssize_t
     if value < 0:
         put_u8(o, to, 0x2D)
         to += 1
-        value = -value
-    rest = value // 10
+        left = -(value + 1)  # the smallest number has no positive twin
+        left += 1
+    else:
+        left = value
+    rest = left // 10
     while rest:
         digits += 1
         rest = rest // 10
     for i in range(digits):
-        put_u8(o, to + digits - 1 - i, 48 + value % 10)
-        value = value // 10
+        put_u8(o, to + digits - 1 - i, 48 + left % 10)
+        left = left // 10
     return to + digits
 
 

@@ -17,7 +17,7 @@ from penstock._hot.reads import find_record, walk
 from penstock.message import decode_record
 from penstock.message.record import topic_bytes
 from penstock.store.commit_log import CommitLog
-from penstock.store.dispatching import LogDispatch
+from penstock.store.dispatching import OFFSET_MAX, LogDispatch
 from penstock.store.findings import Finding, Findings
 from penstock.store.queue_table import QueueTable
 from penstock.store.segment import Segment
@@ -131,17 +131,19 @@ class LogAudit:
             at = self._dispatcher.position
             if status not in (NEW_QUEUE, GAP):
                 break
-            self._enter(segment, at)
+            at = self._enter(segment, at)
         touched = self._dispatcher.touched
         self._dispatcher.next_round()
         for state in touched:
             self._compare_queue(state)
             state.drop_tail(state.tail_count)
 
-    def _enter(self, segment: Segment, at: int) -> None:
-        """Follow a queue from the offset that this record has."""
+    def _enter(self, segment: Segment, at: int) -> int:
+        """Follow a queue from the offset that this record has, if it can have it; where to go on."""
         view = segment.view.slice(at, segment.available)
         record = decode_record(view, -1, verify=False)
+        if record.queue_offset > OFFSET_MAX:
+            return at + record.size
         # The bytes, not the text: a damaged topic may be no text at all, and has to be recognised all the same.
         key = (topic_bytes(view), record.queue_id)
         state = self._states.get(key)
@@ -152,6 +154,7 @@ class LogAudit:
             self._compare_queue(state)
         queue = self._queues.get(record.topic, record.queue_id)
         state.restart(record.queue_offset, queue.born_at if queue else -1)
+        return at
 
     def _compare_queue(self, state: QueueState) -> None:
         topic = state.topic.decode("utf-8", "replace")
@@ -162,7 +165,8 @@ class LogAudit:
             if queue is None:
                 return  # a deleted topic: its records wait for retention
             count = min(count, queue.max_offset - first)
-            low = max(queue.min_offset - first, 0)
+            # From the first entry that has a place: a damaged one at the beginning passes for a record that is gone.
+            low = max(queue.first_offset - first, 0)
             actual = queue.entry_bytes(first + low, first + count) if count > low else b""
             self.totals.entries += max(count - low, 0)
             if actual == expected[low * ENTRY_SIZE : max(count, low) * ENTRY_SIZE]:

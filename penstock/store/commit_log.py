@@ -70,8 +70,8 @@ class CommitLog(SegmentTable):
         self._now_ms = runtime.clock.now_ms
         # Where the log was cut since it was opened, newest last. Whoever works without the lock compares the number.
         self.cuts: list[int] = []
-        # Called with the built bytes after a write that was not of one run of requests: those the dispatcher saw.
-        self.on_built: Callable[[bytearray, int, int], None] = lambda buffer, size, base: None
+        # Called after a write that was not of one run of requests: those the dispatcher saw.
+        self.on_built: Callable[[RecordBuilder], None] = lambda builder: None
 
     def _largest_body(self) -> int:
         return min(self._options.max_message_size_bytes, self.segment_size - BLANK_SIZE)
@@ -132,7 +132,7 @@ class CommitLog(SegmentTable):
             self.max_offset = base + used
         else:
             raise self._write_failed(segment, used, OSError(builder.error, os.strerror(builder.error)))
-        self.on_built(builder.buffer, used, base)
+        self.on_built(builder)
         return count
 
     def _append_over_segments(self, requests: Sequence[AppendRequest]) -> None:
@@ -246,7 +246,7 @@ class CommitLog(SegmentTable):
             room = segment.size - segment.position
             used = self._builder.used
             self._write(segment, self._builder.content(), room if following else used)
-            self.on_built(self._builder.buffer, used, self._builder.base)
+            self.on_built(self._builder)
         if following is not None:
             self._active = following
         if failure is not None:
@@ -268,10 +268,9 @@ class CommitLog(SegmentTable):
         self._builder.take_back()
         return self._failed("writing to", segment, error)
 
-    def last_built(self) -> tuple[bytearray, int, int]:
-        """The newest run of records in memory: buffer, bytes, log position. Valid until the next append."""
-        builder = self._builder
-        return builder.buffer, builder.used, builder.base
+    def last_built(self) -> RecordBuilder:
+        """The newest run of records in memory. Valid until the next append."""
+        return self._builder
 
     def _following(self, segment: Segment) -> Segment:
         """The segment after this one: prepared ahead, or made now."""

@@ -19,7 +19,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE
+from penstock._hot.layout import ENTRY_SIZE, FILLER_SIZE, POSITION_MAX
 from penstock._hot.queues import QueueState
 from penstock._hot.reads import EntrySelection, is_zero
 from penstock.runtime import Disk
@@ -29,8 +29,6 @@ from penstock.store.queue_files import OpenFiles, QueueFile
 
 FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 EMPTY_ENTRY = bytes(ENTRY_SIZE)
-# No log is as long: an entry that says so is damaged.
-POSITION_MAX = 1 << 62
 # A write inside one of these is done or not when the process is killed; of a longer one, some may be.
 PAGE_SIZE = 4096
 _LOG = logging.getLogger("penstock.store")
@@ -55,8 +53,8 @@ class Entry:
 
     @property
     def is_valid(self) -> bool:
-        """A written entry; an unwritten one is all zero."""
-        return self.position >= 0 and self.size > 0
+        """A written entry; an unwritten one is all zero, and one behind the end of all logs is damage."""
+        return 0 <= self.position <= POSITION_MAX >> 1 and self.size > 0
 
     @property
     def is_filler(self) -> bool:
@@ -189,8 +187,6 @@ class ConsumeQueue:
         entry = Entry.decode(data[:ENTRY_SIZE])
         if not entry.is_valid or entry.is_filler or data[ENTRY_SIZE:] != EMPTY_ENTRY:
             return False
-        if entry.position > POSITION_MAX:
-            return False
         self.state.restart(end, max(entry.end, self.born_at))
         return True
 
@@ -218,7 +214,7 @@ class ConsumeQueue:
         state.max_phy = self.born_at
         for offset in range(end - 1, max(self.min_offset, end - 1024) - 1, -1):
             entry = self.entry(offset)
-            if entry is not None and not entry.is_filler:
+            if entry is not None and entry.is_valid and not entry.is_filler:
                 state.max_phy = max(entry.end, self.born_at)
                 break
 
@@ -289,6 +285,8 @@ class ConsumeQueue:
             self._clear_files(min(end, self.state.tail_first))
         if end < self.max_offset:
             self._end_at(end)
+        # What stays lies before the cut. A damaged entry that says otherwise must not hide what is dispatched.
+        self.state.max_phy = max(min(self.state.max_phy, position), self.born_at)
 
     def _clear_files(self, start: int) -> None:
         """Have nothing in the files from an offset on: a cut queue must not show its old entries after the next load.
@@ -312,7 +310,8 @@ class ConsumeQueue:
                         queue_file.dirty = True
 
     def _first_at_or_after(self, position: int, *, cut_before: bool = False) -> int:
-        """Smallest offset whose record is at or after a log position; fillers count with what precedes them.
+        """Smallest offset whose record is at or after a log position; fillers and damaged entries count with what
+        follows them.
 
         `cut_before`: a cut at this place may have been interrupted. What it cleared was at or after it, too.
         """
@@ -321,11 +320,12 @@ class ConsumeQueue:
             middle = (low + high) // 2
             probe = middle
             entry = self.entry(probe)
-            while entry is not None and entry.is_filler and probe + 1 < high:
+            while entry is not None and probe + 1 < high:
+                if not entry.is_filler and (entry.is_valid or cut_before):
+                    break
                 probe += 1
                 entry = self.entry(probe)
-            is_cleared = cut_before and entry is not None and not entry.is_valid
-            if entry is None or entry.is_filler or entry.position >= position or is_cleared:
+            if entry is None or entry.is_filler or not entry.is_valid or entry.position >= position:
                 high = middle
             else:
                 low = probe + 1
@@ -423,6 +423,7 @@ class ConsumeQueue:
         if queue_file is not None and offset < self.state.tail_first and not self._read_only:
             queue_file.file.pwrite(entry, (offset - queue_file.first) * ENTRY_SIZE)
             queue_file.dirty = True
+            self.min_offset = min(self.min_offset, offset)
 
     def drain(self) -> int:
         """Write the entries waiting in memory to the files; how many. Nothing is lost if it raises."""

@@ -27,14 +27,17 @@ from penstock._hot.layout import (
     DAMAGED,
     DONE,
     END_OF_SEGMENT,
+    ENTRY_SIZE,
     GAP,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     NEW_QUEUE,
+    POSITION_MAX,
     RECORD_SIZE_MIN,
 )
 from penstock._hot.reads import find_record
+from penstock._hot.records import RecordBuilder
 from penstock.errors import StoreFormatError, TopicNameError, invariant
 from penstock.message import StoredMessage, decode_record
 from penstock.store.commit_log import CommitLog
@@ -46,6 +49,8 @@ from penstock.store.segment import Segment
 # More offsets than this missing in one place are not a gap but a damaged offset.
 GAP_MAX = 1_000_000
 NOT_HELD = 1 << 62
+# Where this entry would be in its queue no file can be.
+OFFSET_MAX = POSITION_MAX // ENTRY_SIZE
 
 
 def raise_end(queue: ConsumeQueue, end: int) -> None:
@@ -124,15 +129,16 @@ class LogDispatch:
         self.held_at = self.held_at if self.held_at == NOT_HELD else min(self.held_at, position)
         self.bound(self.bounded_at if self.bounded_at == NOT_HELD else min(self.bounded_at, position))
 
-    def written(self, built: bytearray, size: int, base: int) -> None:
+    def written(self, built: RecordBuilder) -> None:
         """Dispatch a run straight from the buffer it was built in, if nothing before it is waiting.
 
         Where the run holds more than records (the segment ended in it), `catch_up` does it from the map.
         """
-        if not size or base != self.offset or base + size > self.limit:
+        end = built.base + built.used
+        if not built.used or built.base != self.offset or end > self.limit:
             return
-        if self._dispatcher.run_built(built, size, base) == DONE:
-            self.offset = base + size
+        if self._dispatcher.run_built(built) == DONE:
+            self.offset = end
 
     def catch_up(self, limit: int) -> None:
         """Dispatch from the maps the records that end up to a log position, or to where the rest is held."""
@@ -211,6 +217,9 @@ class LogDispatch:
             invariant(record.queue_id >= 0, "a queue id is not negative")
         except (TopicNameError, AssertionError):
             self._skip_record(record, "its topic or queue id is impossible")
+            return
+        if record.queue_offset > OFFSET_MAX:
+            self._skip_record(record, f"its queue offset {record.queue_offset} is impossible")
             return
         missing = record.queue_offset - queue.max_offset
         if status == NEW_QUEUE or missing <= 0:

@@ -45,7 +45,7 @@ from penstock.store.options import FlushMode, StoreOptions
 from penstock.store.ownership import Ownership
 from penstock.store.queue_table import TAIL_MAX, QueueTable
 from penstock.store.reading import StoreReader
-from penstock.store.recovery import Progress, Recovery, RecoveryReport
+from penstock.store.recovery import Progress, Recovery, RecoveryReport, discard_impossible
 from penstock.store.replica import ReplicaSide
 from penstock.store.results import AppendResult, BatchResult, Durability, PutStatus
 from penstock.store.segment import Segment
@@ -177,6 +177,7 @@ class MessageStore(ReadDoors, ReplicaDoors):
         self.log.load()
         self.queues.load()
         self.index.load(unclean=not clean)
+        discard_impossible(self, self.keeper.checkpoint, clean=clean)
         self._truncation.finish()
         if bounded:
             # A queue entry was made of a confirmed record: queues and manifest know what the checkpoint was not told.
@@ -403,7 +404,7 @@ class MessageStore(ReadDoors, ReplicaDoors):
         if self.dispatch.offset < visible:
             if visible == self.log.max_offset:
                 # Mostly the run just written is all that waits, and is still in memory.
-                self.dispatch.written(*self.log.last_built())
+                self.dispatch.written(self.log.last_built())
             self.dispatch.catch_up(visible)
         if dispatcher.heavy:
             for state in dispatcher.take_heavy():

@@ -34,6 +34,7 @@ GENTLY = 64
 SYNC_ALL_FROM = 64
 QUEUE_ID_MAX = (1 << 31) - 1
 NUMBER_MAX = 1 << 62
+SIZE_MAX = 1 << 40
 
 
 @dataclass(slots=True)
@@ -130,6 +131,12 @@ class Manifest:
         numbers += [*manifest.starts.values(), *manifest.ends.values(), *manifest.used.values()]
         if not all(type(number) is int and 0 <= number <= NUMBER_MAX for number in numbers):
             raise ValueError("it has impossible positions or offsets")
+        sizes = (manifest.segment_size_bytes, manifest.queue_file_entries)
+        if not all(type(size) is int and 0 <= size <= SIZE_MAX for size in sizes):
+            raise ValueError("it has impossible sizes")
+        names = value["indexFiles"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("it has impossible names of index files")
         queues = [*manifest.ends, *manifest.used]
         topics = [*manifest.deleted, *(topic for topic, _ in queues)]
         if not all(is_topic(topic) for topic in topics):
@@ -173,6 +180,9 @@ class QueueTable:
         self._written = (0, 0)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.manifest = Manifest()
+        self.has_manifest = False
+        # Queue files or the manifest were found damaged: recovery reads the whole log.
+        self.must_rebuild = False
         # The keeper saves the manifest while appends go on, and so may whoever deletes a topic.
         self._saving = threading.Lock()
 
@@ -221,6 +231,7 @@ class QueueTable:
         if self._disk.exists(self._paths.manifest):
             try:
                 self.manifest = Manifest.decode(self._disk.read(self._paths.manifest))
+                self.has_manifest = True
             except ValueError as error:
                 self._findings.add(
                     Finding("manifest unreadable", f"ignored: {error}", path=str(self._paths.manifest))
@@ -242,6 +253,31 @@ class QueueTable:
                     self._findings.add(Finding("stray file", "not a queue, left alone", path=repr(path)))
                     continue
                 self._add(topic, number).load(self.manifest.ends.get((topic, number)))
+
+    def discard_damaged(self, limit: int, *, exact: bool) -> None:
+        """Drop queues whose newest entry leads behind a log position where nothing can be: recovery builds them anew.
+
+        Without a manifest (`must_rebuild`) also those that do not begin at offset 0: nothing says whether they had
+        files before. `exact`: the store stopped in order, so no queue has more entries than the manifest says. A
+        queue that is not in the manifest keeps the offsets that its files have used.
+        """
+        begins_unknown = self.must_rebuild
+        for key, queue in self._queues.items():
+            end = self.manifest.ends.get(key)
+            is_long = exact and end is not None and queue.max_offset > end
+            is_late = begins_unknown and queue.has_files and queue.first_offset > 0
+            if queue.state.max_phy <= limit and not is_long and not is_late:
+                continue
+            self._findings.add(
+                Finding(
+                    "queue file dropped",
+                    f"{queue.topic}/{queue.queue_id} is not as it was written; rebuilt from the log",
+                    path=str(self._paths.queue(*key)),
+                )
+            )
+            self.manifest.ends[key] = end if exact and end is not None else max(end or 0, queue.max_offset)
+            queue.clear()
+            self.must_rebuild = True
 
     def was_deleted(self, topic: str, position: int) -> bool:
         """Whether a record at a log position belongs to a topic that was deleted after it was stored."""

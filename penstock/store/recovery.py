@@ -32,7 +32,7 @@ from penstock._hot.reads import find_record, is_zero, store_timestamp, walk
 from penstock.store.checkpoint import Checkpoint
 from penstock.store.dispatching import NOT_HELD, RescanNeeded, raise_end
 from penstock.store.findings import Finding
-from penstock.store.queue_table import NUMBER_MAX
+from penstock.store.queue_table import NUMBER_MAX, Manifest
 from penstock.store.segment import Segment
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 CHUNK = 512 << 10
 COPY = 1 << 20
 KEYS_PENDING_MAX = 1 << 17
+# What says that more segments than these are lost at the end of a log is damaged itself.
+LOST_SEGMENTS_MAX = 4096
 Progress = Callable[[int, int], None]
 
 
@@ -61,6 +63,43 @@ class RecoveryReport:
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
+
+
+def discard_impossible(store: MessageStore, checkpoint: Checkpoint, *, clean: bool) -> None:
+    """Before anything uses them: files that lead to where no log can be are not believed.
+
+    Queues, manifest and checkpoint remember a log whose last segments are lost. But a damaged number in one of them
+    must neither move the end of the log to where it points nor hide records. After a clean stop the checkpoint says
+    exactly where the log ended; otherwise it may have lost some segments, not thousands.
+    """
+    log, queues = store.log, store.queues
+    if not log.segments:
+        return
+    limit = log.first_base + (len(log.segments) + LOST_SEGMENTS_MAX) * log.segment_size
+    manifest, path = queues.manifest, str(store.paths.manifest)
+    if max(manifest.flushed_to, manifest.dispatched_to, manifest.cut_to) > limit:
+        store.findings.add(
+            Finding("manifest unreadable", f"ignored: it knows of a log behind {limit}", path=path)
+        )
+        manifest = queues.manifest = Manifest(ends=manifest.ends)
+        queues.has_manifest = False
+    if max(checkpoint.durable_offset, checkpoint.confirm_offset) > limit:
+        store.findings.add(
+            Finding(
+                "checkpoint not trusted",
+                f"ignored: it knows of a log behind {limit}",
+                path=str(store.paths.checkpoint),
+            )
+        )
+        checkpoint.trusted = checkpoint.sealed = False
+        checkpoint.confirm_offset = checkpoint.flushed_offset = 0
+    # A Java broker's directory has no manifest, and a checkpoint without our seal.
+    of_java = checkpoint.trusted and not checkpoint.sealed
+    exact = clean and checkpoint.durable_offset > 0 and queues.has_manifest
+    queues.must_rebuild = not queues.has_manifest and not of_java
+    queues.discard_damaged(
+        max(checkpoint.durable_offset, manifest.flushed_to) if exact else limit, exact=exact
+    )
 
 
 class Recovery:
@@ -149,7 +188,9 @@ class Recovery:
                 Finding("index file dropped", f"{names} missing; all are rebuilt from the log")
             )
             self._index.clear(f"{names} missing")
-        if self._queues_are_short(ours) or lost_index or self._index.end_phy < manifest.index_end:
+        # A seal that is broken may be damage: then queues that begin too late are built again, too.
+        is_short = self._queues_are_short(ours or not self._checkpoint.trusted)
+        if is_short or self._queues.must_rebuild or lost_index or self._index.end_phy < manifest.index_end:
             self._report.full_scan = True
             return bases[0]
         if self._clean:
@@ -183,8 +224,8 @@ class Recovery:
         return found if check(segment.view.source, local, segment.available, found) > 0 else -1
 
     def _queues_are_short(self, ours: bool) -> bool:
-        """Whether a queue ends before the place that the manifest remembers, or begins after it (`ours`: nobody
-        else can have deleted its first files): files were lost."""
+        """Whether a queue ends before the place that the manifest remembers, or begins after it (`ours`: no Java
+        broker has deleted its first files): files were lost."""
         short = False
         for (topic, queue_id), end in self._queues.manifest.ends.items():
             queue = self._queues.get(topic, queue_id)
@@ -212,13 +253,22 @@ class Recovery:
         start = self._start()
         self._dispatch.rescan_on_gap = start > self._log.min_offset
         try:
-            return self._scan(start)
+            found = self._scan(start)
+            # A queue that lost offsets although it had them has damaged entries: all of them are made again.
+            if self._dispatch.rescan_on_gap and self._has_lost_offsets():
+                raise RescanNeeded
+            return found
         except RescanNeeded:
             self._report = RecoveryReport(clean=self._clean, full_scan=True)
             self._dispatch.rescan_on_gap = False
             return self._scan(self._log.min_offset)
         finally:
             self._dispatch.rescan_on_gap = False
+
+    def _has_lost_offsets(self) -> bool:
+        ends = self._queues.manifest.ends.items()
+        queues = ((self._queues.get(*key), end) for key, end in ends)
+        return any(queue is None or queue.max_offset < end for queue, end in queues)
 
     def _scan(self, start: int) -> tuple[int, int]:
         """Read from `start`; (end of the log, position from which a destroyed end is missing, or -1)."""

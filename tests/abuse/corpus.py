@@ -1,4 +1,5 @@
-"""One valid request, or several, of every code that a broker and a name server know: what mutations start from.
+"""One valid request, or several, of every code that a broker, a name server and a coordinator know: what mutations
+start from.
 
 All of them name the hostile topic, group, client and broker, so that whatever a mutation of them may legally do,
 it does to those. A test compares the codes here with the servers' own tables.
@@ -314,4 +315,51 @@ NAME_SERVER_REQUESTS = (
     request(327, brokerName=BROKER),
     request(901, clusterName=CLUSTER, brokerName=BROKER),
     request(904, **PLACE, epoch=1, maxOffset=0, confirmOffset=0, heartbeatTimeoutMills=1_000),
+)
+
+CONTROLLED = {"clusterName": CLUSTER, "brokerName": BROKER}
+SET = b'{"syncStateSet":[0,1],"syncStateSetEpoch":1}'
+BEAT_FIELDS = {
+    **CONTROLLED,
+    "brokerId": 1,
+    "brokerAddress": ADDRESS,
+    "haAddress": "10.9.9.9:10912",
+    "incarnation": 1,
+}
+QUEUE_OF_TOPIC = b'{"brokerName":"hostile-broker","queueId":0,"topic":"hostile-topic"}'
+CLIENT_BEAT = (
+    b'{"clientId":"10.9.9.9@hostile","group":"hostile-group","kind":"consumer","mode":"clustering",'
+    b'"topics":["hostile-topic"],"queues":[%b],"refused":[{"brokerName":"hostile-broker","queueId":0,'
+    b'"topic":"hostile-topic","holder":"x","leftMs":5}],"result":{"opType":1,"queues":[%b],"rebalanceId":4294967296,'
+    b'"status":2},"sequence":1,"binding":"even"}' % (QUEUE_OF_TOPIC, QUEUE_OF_TOPIC)
+)
+
+COORDINATOR_REQUESTS = (
+    request(904, **PLACE, epoch=1, maxOffset=0, confirmOffset=0, heartbeatTimeoutMills=1_000),
+    request(1001, SET, brokerName=BROKER, masterBrokerId=1, masterEpoch=1, invokeTime=0),
+    request(1002, **CONTROLLED, brokerId=1, designateElect=False, invokeTime=0),
+    request(1003, **CONTROLLED, brokerId=1, brokerAddress=ADDRESS, invokeTime=0),
+    request(1003, **BEAT_FIELDS, logIntact=True, maxEpoch=1, maxOffset=100),
+    request(1004, brokerName=BROKER),
+    request(1005),
+    request(1006, b'["hostile-broker"]'),
+    request(1009, b"electMasterMaxRetryCount=3\n", "text"),
+    request(1010),
+    request(1011, **CONTROLLED, brokerControllerIdsToClean="1;2", isCleanLivingBroker=False),
+    request(1012, **CONTROLLED),
+    request(1013, **CONTROLLED, appliedBrokerId=1, registerCheckCode="10.9.9.9;1"),
+    request(
+        9020,
+        b'{"topics":{"hostile-topic":[4,4,6]}}',
+        **BEAT_FIELDS,
+        masterEpoch=1,
+        maxOffset=7,
+        topicsVersion=1,
+    ),
+    request(9021, CLIENT_BEAT),
+    request(9022, CLIENT_BEAT),
+    request(9023, group=GROUP),
+    request(9024, topic=TOPIC, queues=2),
+    request(9025),
+    request(9029, topic=TOPIC),
 )

@@ -22,6 +22,8 @@ from enum import Enum
 
 from penstock.errors import FrameError
 from penstock.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, decode_frame, frame_size
+from penstock.security import Credentials
+from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, sign
 from tests.abuse.corpus import Request
 
 NUMBERS = (
@@ -53,6 +55,8 @@ LEAVES: tuple[object, ...] = (
     None, True, False, 0, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 1.5, 1e308, "", "x", "9" * 40, "x" * 5_000, [], {}, [[]],
     {"a": {}}, [1, 2], ["a", None], "../x", "a\x00b", "\u00e9", {"$ref": "$"}, {"$ref": "$.x"}, {"@type": "java.net.URL"},
 )  # fmt: skip
+# Part of the frames that a user signs, where there are users.
+SIGNED = 0.85
 BOMB = zlib.compress(bytes(64 << 20), 9)
 
 
@@ -85,9 +89,11 @@ class Draft:
 class Mutator:
     """Makes frames from a seed."""
 
-    def __init__(self, requests: Sequence[Request], seed: int) -> None:
+    def __init__(self, requests: Sequence[Request], seed: int, users: Sequence[Credentials] = ()) -> None:
+        """`users` sign most frames, each its share: the mutated ones, so that access control lets them through."""
         self._requests = requests
         self._seed = seed
+        self._users = users
         self._luck = random.Random()
 
     def frame(self, number: int) -> bytes:
@@ -106,10 +112,19 @@ class Mutator:
         )
         for _ in range(luck.choice((0, 1, 1, 1, 2, 3))):
             luck.choices(MUTATIONS, WEIGHTS)[0](self, draft)
+        if self._users and luck.random() < SIGNED:
+            self._sign(draft)
         data = encode(draft)
         for change in draft.after:
             data = change(data)
         return data
+
+    def _sign(self, draft: Draft) -> None:
+        if not all(isinstance(value, str) for value in draft.fields.values()):
+            return
+        user = self._luck.choice(self._users)
+        fields = {**draft.fields, ACCESS_KEY_FIELD: user.access_key}
+        draft.fields = {**fields, SIGNATURE_FIELD: sign(user.secret_key, fields, draft.body)}
 
     # -- header ----------------------------------------------------------------------------------------------
 
@@ -322,6 +337,8 @@ class Mutator:
         drift = luck.choice((None, None, -1, 1, 9))
 
         def lie(data: bytes) -> bytes:
+            if len(data) < 8:  # cut already
+                return data
             (true,) = struct.unpack_from(">i", data, which)
             changed = bytearray(data)
             struct.pack_into(">i", changed, which, value if drift is None else true + drift)

@@ -23,9 +23,7 @@ PROBE_FIRST = 0x70000000
 # Frames between two honest questions, and questions on one connection.
 RUN = 40
 RUNS = 25
-# Every so many connections are kept until all that they are owed has come.
-SETTLE_EVERY = 8
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +41,35 @@ class Target:
 
 @dataclass(slots=True)
 class Report:
-    """What was sent and what came of it."""
+    """What was sent and what came of it. Handled is what the server did something about that can be seen."""
 
     frames: int = 0
     owed: int = 0
+    # Answers with code 0, with any other code, and connections that the server closed because of a frame.
+    answered: int = 0
+    refused: int = 0
     closed: int = 0
+    # One-way requests and responses to nothing, frames that wait for more bytes, and waits for messages.
+    unanswered: int = 0
     awaited: int = 0
+    held: int = 0
+    # Frames whose number another one on the same connection has: one answer is counted for both.
+    repeated: int = 0
     connections: int = 0
     codes: Counter[int] = field(default_factory=Counter)
-    # Answers that begin like an exception nobody thought of.
+    # Answers that begin like an unexpected exception.
     surprises: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def handled(self) -> int:
+        return self.answered + self.refused + self.closed
 
     def __str__(self) -> str:
         codes = ", ".join(f"{code}: {count}" for code, count in sorted(self.codes.items()))
         return (
-            f"{self.frames} frames over {self.connections} connections, {sum(self.codes.values())} answers of"
-            f" {self.owed} owed, {self.closed} closed for, {self.awaited} cut off; codes {codes}"
+            f"{self.handled} handled (answered {self.answered}, refused {self.refused}, closed {self.closed}) of"
+            f" {self.frames} frames over {self.connections} connections; not to be answered {self.unanswered}, held"
+            f" {self.held}, cut off {self.awaited}; codes {codes}"
         )
 
 
@@ -69,12 +80,17 @@ class Storm:
         self._target = target
         self._mutator = mutator
         self._probes = itertools.count(PROBE_FIRST)
+        self._numbers = itertools.count()
         self.report = Report()
 
-    async def run(self, first: int, count: int, workers: int = 3) -> None:
-        """Send the frames with these numbers."""
-        numbers = iter(range(first, first + count))
+    async def run(self, handled: int, workers: int = 3) -> None:
+        """Send frames until so many are handled in all."""
+        numbers = self._numbers_until(handled)
         await asyncio.gather(*(self._work(numbers) for _ in range(workers)))
+
+    def _numbers_until(self, handled: int) -> Iterator[int]:
+        while self.report.handled < handled:
+            yield next(self._numbers)
 
     async def _work(self, numbers: Iterator[int]) -> None:
         host, _, port = self._target.address.rpartition(":")
@@ -82,7 +98,7 @@ class Storm:
         while is_more:
             self.report.connections += 1
             reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-            peer = _Peer(self, reader, writer, settles=self.report.connections % SETTLE_EVERY == 0)
+            peer = _Peer(self, reader, writer)
             try:
                 is_more = await peer.talk(numbers)
             finally:
@@ -103,6 +119,10 @@ class Storm:
 
     def count(self, answer: Command) -> None:
         self.report.codes[answer.code] += 1
+        if answer.code:
+            self.report.refused += 1
+        else:
+            self.report.answered += 1
         word = (answer.remark or "").split(":", 1)[0]
         if answer.code == 1 and word.endswith(("Error", "Exception")):
             self.report.surprises[(answer.remark or "")[:200]] += 1
@@ -111,13 +131,10 @@ class Storm:
 class _Peer:
     """One connection."""
 
-    def __init__(
-        self, storm: Storm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, settles: bool
-    ) -> None:
+    def __init__(self, storm: Storm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._storm = storm
         self._reader = reader
         self._writer = writer
-        self._settles = settles
         # By opaque: the code and the number of a frame whose answer has not come.
         self._owed: dict[int, tuple[int, int]] = {}
 
@@ -126,14 +143,14 @@ class _Peer:
         for _ in range(RUNS):
             run, last = self._gather(numbers)
             if not run and last is None:
+                await self._settle()
                 return False
             await self._send(run)
             if last is not None:
                 break
         else:
             last = None
-        if self._settles:
-            await self._settle()
+        await self._settle()
         if last is not None:
             await self._end(*last)
         return True
@@ -147,8 +164,10 @@ class _Peer:
             if what is not Expected.HANDLED:
                 return bytes(run), (what, frame, number)
             run += frame
+            self._storm.report.unanswered += not owed
             for code, opaque in owed:
                 self._storm.report.owed += 1
+                self._storm.report.repeated += opaque in self._owed
                 self._owed[opaque] = code, number
         return bytes(run), None
 
@@ -185,6 +204,7 @@ class _Peer:
         except TimeoutError:
             left = [item for item in self._owed.values() if item[0] not in held]
             raise AssertionError(f"code and number of frames that were not answered: {left[:10]}") from None
+        self._storm.report.held += len(self._owed)
 
     async def _end(self, what: Expected, frame: bytes, number: int) -> None:
         """A frame that ends the connection, by the server or, if it has to wait for more of it, by us."""
@@ -192,7 +212,6 @@ class _Peer:
         if what is Expected.AWAITED:
             self._storm.report.awaited += 1
             return
-        self._storm.report.closed += 1
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while await self._reader.read(1 << 16):
@@ -201,6 +220,7 @@ class _Peer:
             pass  # it did not even read all of it
         except TimeoutError:
             raise AssertionError(f"frame {number} should close its connection: {frame[:300]!r}") from None
+        self._storm.report.closed += 1
 
     async def close(self) -> None:
         self._writer.close()

@@ -1,17 +1,22 @@
-"""Thousands of frames that are almost right, at a real name server and a real broker, while others work there.
+"""Frames that are almost right, at a real name server, broker and coordinator, while others work there; without access
+control, and with it, where users sign most frames.
 
-What must hold: neither process ends or logs an exception, every request is answered and nothing else closes a
-connection than what has to; what the processes hold afterwards is what they held before (I16); a producer and a
-consumer on other connections notice nothing, and every message that was acknowledged to them is there (I1, I2);
-the directory holds nothing that does not belong there, and the store is sound.
+What must hold: no process ends or logs an exception, every request is answered and nothing else closes a connection
+than what has to; what the processes hold afterwards is what they held before (I16); a producer and a consumer on
+other connections notice nothing, and every message that was acknowledged to them is there (I1, I2); the directory
+holds nothing that does not belong there, and the store is sound.
+
+Frames count when they are handled: answered, refused, or reason to close their connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,23 +24,47 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
+from penstock.coordinator.balancing_part import BalancingPart
 from penstock.nameserver import NameServer, NameServerOptions
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime
+from penstock.security import Credentials
+from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, sign
 from penstock.store import StoreOptions
 from penstock.store.inspection import verify
-from tests.abuse.corpus import BROKER_REQUESTS, NAME_SERVER_REQUESTS, TOPIC
+from tests.abuse.corpus import BROKER_REQUESTS, COORDINATOR_REQUESTS, NAME_SERVER_REQUESTS, TOPIC
 from tests.abuse.directory import assert_tidy
 from tests.abuse.healthy import HealthyPair
 from tests.abuse.mutation import Mutator
 from tests.abuse.observed import Facts, Observed
 from tests.abuse.storm import Storm, Target
 from tests.effort import by_length, first_seed
+from tests.support.coordinator_wire import coordinator as running_coordinator
 
-FRAMES = by_length(8_000, 1_000_000)
+# Handled frames of one test; there are two, without and with access control.
+FRAMES = by_length(4_000, 520_000)
 SEED = first_seed(20261116)
-# Part of the frames that goes to the broker, and part after which what is held is held for good.
-TO_BROKER, WARM_UP = 0.55, 0.25
+# Part of the frames that goes to name server, broker and coordinator, and part after which what is held stays held.
+SHARES, WARM_UP = (0.3, 0.45, 0.25), 0.25
+USERS = """
+[users.app]
+secret = "app-secret"
+roles = ["producer", "consumer"]
+topics = ["hostile-topic", "hostile-0", "honest-orders-5c1f"]
+groups = ["hostile-group", "honest-*"]
+
+[users.admin]
+secret = "admin-secret"
+roles = ["admin"]
+"""
+APP, ADMIN = Credentials("app", "app-secret"), Credentials("admin", "admin-secret")
+COORDINATOR_LIMITS = {
+    "coordinator.groups_max": 100,
+    "coordinator.group_members_max": 10,
+    "coordinator.client_topics_max": 50,
+    "coordinator.sets_max": 50,
+    "coordinator.replicas_max": 8,
+}
 # Tables that fill in the warm-up, so that what still grows afterwards grows without end.
 LIMITS = {
     "broker.auto_topics_max": 150,
@@ -58,6 +87,8 @@ BROKER_LATER = frozenset(
 )
 BROKER_HELD = frozenset((11, 361, 223, 307, 309, 324, 325, 200050, 200054))
 NAME_SERVER_LATER = frozenset((100, 102, 103))
+# What a coordinator writes down, or lets its metadata store confirm, before it answers.
+COORDINATOR_LATER = frozenset(request.code for request in COORDINATOR_REQUESTS)
 # Registrations that contradict each other are an alarm for an operator (A13).
 ALARM = re.compile(r"ERROR +penstock\.nameserver: .*(refused|belongs to cluster)")
 GROWTH_BYTES = 24 << 20
@@ -68,42 +99,61 @@ OTHERS = 2
 
 @dataclass
 class Cluster:
-    """A name server, a broker and a healthy pair, each in its own process."""
+    """A name server, a broker and a coordinator, each in its own process."""
 
     name_server: Observed
     broker: Observed
+    coordinator: Observed
     data: Path
+    is_secured: bool
+
+    @property
+    def processes(self) -> tuple[Observed, ...]:
+        return self.name_server, self.broker, self.coordinator
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(params=["open", "secured"])
+def cluster(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    is_secured = request.param == "secured"
+    if is_secured:
+        users = tmp_path / "access.toml"
+        users.write_text(USERS)
+        for name, value in {
+            "PENSTOCK_ACCESS_ENABLED": "true",
+            "PENSTOCK_ACCESS_USERS_FILE": str(users),
+            "PENSTOCK_ACCESS_CLUSTER_SECRET": "a-secret-of-the-cluster",
+            "PENSTOCK_ACCESS_KEY": ADMIN.access_key,
+            "PENSTOCK_SECRET_KEY": ADMIN.secret_key,
+        }.items():
+            monkeypatch.setenv(name, value)
     data = tmp_path / "data"
-    name_server = Observed(
-        tmp_path / "name-server", "nameserver", "--port", "0", "--data", str(tmp_path / "ns")
-    )
-    sets = [part for name, value in LIMITS.items() for part in ("--set", f"{name}={value}")]
-    where = ("--nameserver", name_server.ready["nameserver"])
-    try:
-        broker = Observed(tmp_path / "broker", "broker", "--port", "0", "--data", str(data), *where, *sets)
-    except BaseException:
-        name_server.kill()
-        raise
-    try:
-        yield Cluster(name_server, broker, data)
-    finally:
-        broker.kill()
-        name_server.kill()
+    with ExitStack() as started:
+
+        def start(role: str, folder: Path, limits: dict[str, int], *more: str) -> Observed:
+            sets = [part for name, value in limits.items() for part in ("--set", f"{name}={value}")]
+            found = Observed(tmp_path / role, role, "--port", "0", "--data", str(folder), *more, *sets)
+            started.callback(found.kill)
+            return found
+
+        name_server = start("nameserver", tmp_path / "ns", {})
+        broker = start("broker", data, LIMITS, "--nameserver", name_server.ready["nameserver"])
+        coordinator = start("coordinator", tmp_path / "co", COORDINATOR_LIMITS)
+        yield Cluster(name_server, broker, coordinator, data, is_secured)
 
 
 def test_the_corpus_has_every_code(tmp_path: Path) -> None:
-    async def codes() -> tuple[list[int], list[int]]:
+    async def codes() -> tuple[list[int], list[int], list[int]]:
         broker = Broker(BrokerOptions(port=0), StoreOptions(), tmp_path, runtime=Runtime.system())
         await broker.start()
         await broker.stop()
         name_server = NameServer(NameServerOptions(port=0), runtime=Runtime.system())
-        return broker.table.codes, name_server.server.table.codes
+        async with running_coordinator(parts=(BalancingPart,)) as coordinator:
+            return broker.table.codes, name_server.server.table.codes, coordinator.table.codes
 
-    of_broker, of_name_server = asyncio.run(codes())
+    of_broker, of_name_server, of_coordinator = asyncio.run(codes())
+    assert {request.code for request in COORDINATOR_REQUESTS} == set(of_coordinator)
     staging = {9010, 9011, 9012, 9013}  # refused and limited in test_limits_staging.py
     assert {request.code for request in BROKER_REQUESTS} == set(of_broker) - staging
     assert {request.code for request in NAME_SERVER_REQUESTS} == set(of_name_server)
@@ -130,15 +180,14 @@ def test_frames_come_from_their_seed_and_number_alone() -> None:
 @pytest.mark.fault("F14")
 @pytest.mark.invariant("I1", "I2", "I16")
 def test_a_storm_of_mutated_frames(cluster: Cluster) -> None:
-    print(f"\nPENSTOCK_SEED={SEED}, {FRAMES} frames")
+    print(f"\nPENSTOCK_SEED={SEED}, {FRAMES} frames to be handled")
     pair = HealthyPair(cluster.name_server.ready["nameserver"], SEED)
     try:
         storms = storms_of(cluster)
-        first = int(FRAMES * WARM_UP)
-        asyncio.run(rage(storms, 0, first))
-        before = settled(cluster)
+        asyncio.run(rage(storms, int(FRAMES * WARM_UP)))
+        before, sent = settled(cluster), sum(storm.report.frames for storm in storms)
         began = time.monotonic()
-        asyncio.run(rage(storms, first, FRAMES - first))
+        asyncio.run(rage(storms, FRAMES))
         took = time.monotonic() - began
         after = settled(cluster, before)
         healthy = pair.finish()
@@ -147,49 +196,63 @@ def test_a_storm_of_mutated_frames(cluster: Cluster) -> None:
     for storm in storms:
         print(storm.report)
     print(
-        f"{(FRAMES - first) / took:.0f} frames/s; held before and after: {before} {after}; others: {healthy}"
+        f"{(sum(storm.report.frames for storm in storms) - sent) / took:.0f} frames/s; held before and after: "
+        f"{before} {after}; others: {healthy}"
     )
     for storm in storms:
-        assert not storm.report.surprises
-        assert sum(storm.report.codes.values()) > storm.report.frames // 2
+        report = storm.report
+        assert not report.surprises
+        left = report.unanswered + report.awaited + report.held + report.repeated
+        assert report.handled + left >= report.frames, "frames without an outcome"
+        assert min(report.answered, report.refused, report.closed) > 0
+    assert sum(storm.report.handled for storm in storms) >= FRAMES
     unaffected(healthy)
-    for process, then, now in zip((cluster.name_server, cluster.broker), before, after, strict=True):
+    for process, then, now in zip(cluster.processes, before, after, strict=True):
         returned_to_base(then, now)
         assert process.stop() == 0
         assert_quiet(process.log())
     assert_tidy(cluster.data)
-    report = verify(cluster.data)
-    assert report.sound, report.issues[:5]
+    checked = verify(cluster.data)
+    assert checked.sound, checked.issues[:5]
 
 
 def storms_of(cluster: Cluster) -> list[Storm]:
-    broker = Target(
-        cluster.broker.ready["broker"],
-        Command(30, {"topic": TOPIC, "queueId": "0"}),
-        BROKER_LATER,
-        BROKER_HELD,
-    )
+    """In the order of `Cluster.processes`."""
+    users = (APP, ADMIN) if cluster.is_secured else ()
+
+    def question(code: int, **fields: str) -> Command:
+        if users:
+            fields = {**fields, ACCESS_KEY_FIELD: ADMIN.access_key}
+            fields[SIGNATURE_FIELD] = sign(ADMIN.secret_key, fields, b"")
+        return Command(code, fields)
+
     name_server = Target(
-        cluster.name_server.ready["nameserver"], Command(105, {"topic": "nobody-has-it"}), NAME_SERVER_LATER
+        cluster.name_server.ready["nameserver"], question(105, topic="no-such-topic"), NAME_SERVER_LATER
     )
+    broker = Target(
+        cluster.broker.ready["broker"], question(30, topic=TOPIC, queueId="0"), BROKER_LATER, BROKER_HELD
+    )
+    coordinator = Target(cluster.coordinator.ready["coordinator"], question(1005), COORDINATOR_LATER)
     return [
-        Storm(broker, Mutator(BROKER_REQUESTS, SEED)),
-        Storm(name_server, Mutator(NAME_SERVER_REQUESTS, SEED + 1)),
+        Storm(name_server, Mutator(NAME_SERVER_REQUESTS, SEED + 1, users)),
+        Storm(broker, Mutator(BROKER_REQUESTS, SEED, users)),
+        Storm(coordinator, Mutator(COORDINATOR_REQUESTS, SEED + 2, users)),
     ]
 
 
-async def rage(storms: list[Storm], first: int, count: int) -> None:
-    """Both at once, each with its part of the frames."""
-    share = int(count * TO_BROKER)
-    await asyncio.gather(storms[0].run(first, share), storms[1].run(first, count - share))
+async def rage(storms: list[Storm], handled: int) -> None:
+    """All at once, each until its share of the frames is handled."""
+    await asyncio.gather(
+        *(storm.run(math.ceil(handled * share)) for storm, share in zip(storms, SHARES, strict=True))
+    )
 
 
-def settled(cluster: Cluster, base: tuple[Facts, Facts] | None = None) -> tuple[Facts, Facts]:
-    """What both hold when the hostile connections are gone; with a base, given time to come back to it."""
+def settled(cluster: Cluster, base: tuple[Facts, ...] | None = None) -> tuple[Facts, ...]:
+    """What all hold when the hostile connections are gone; with a base, given time to come back to it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         time.sleep(0.5)
-        found = cluster.name_server.facts(), cluster.broker.facts()
+        found = tuple(process.facts() for process in cluster.processes)
         if base is None or time.monotonic() > deadline:
             return found
         if all(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import slices, soak
+from scripts import asan, slices, soak
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,6 +20,12 @@ def test_ten_landings_run_every_long_variant_and_every_interop_test() -> None:
     everything = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests/interop").rglob("test_*.py")}
     assert sorted([*interop, *slices.core()]) == sorted(everything)
     assert all((ROOT / file).exists() for file in slices.core())
+
+
+def test_one_of_ten_landings_runs_everything_under_sanitizers() -> None:
+    assert [one.asan for one in slices.slices() if one.asan] == [asan.files()]
+    assert {"tests/unit/store/test_guarded_parsers.py", *asan.FUZZERS} <= set(asan.files())
+    assert all((ROOT / file).exists() for file in asan.files())
 
 
 def test_the_same_files_are_the_same_slices() -> None:

@@ -19,6 +19,7 @@ from penstock._hot.queues import QueueState
 from penstock._hot.reads import store_timestamp, walk
 from penstock.message import StoredMessage, TransactionKind, decode_record
 from penstock.message.message import SystemFlag
+from penstock.store.dispatching import OFFSET_MAX
 from penstock.store.inspection.log_scan import after_damage
 from penstock.store.inspection.report import LogTotals
 from penstock.store.inspection.view import StoreView
@@ -254,6 +255,8 @@ class LogPass:
     def _bridge(self, segment: Segment, at: int) -> int:
         """A record is ahead of its queue: offsets are missing, or its own offset is wrong."""
         record = self._record(segment, at)
+        if not _is_possible(record):
+            return self._refuse(segment, at, record, f"impossible queue offset: {record.queue_offset}")
         track = self.tracks[(record.topic.encode(), record.queue_id)]
         expected = track.next_offset
         if not (track.entered or track.messages or track.state.tail_count):
@@ -329,6 +332,6 @@ def _is_in_queue(record: StoredMessage) -> bool:
 def _is_possible(record: StoredMessage) -> bool:
     """Whether topic, queue id and offset could have been stored; no checksum of RocketMQ's covers them."""
     topic = record.topic
-    return (
-        bool(topic) and topic.isascii() and topic.isprintable() and "/" not in topic and record.queue_id >= 0
-    )
+    if not (topic and topic.isascii() and topic.isprintable() and "/" not in topic):
+        return False
+    return record.queue_id >= 0 and 0 <= record.queue_offset <= OFFSET_MAX

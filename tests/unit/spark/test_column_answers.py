@@ -30,6 +30,7 @@ def store(tmp_path) -> Iterator[MessageStore]:
         max_message_size_bytes=1 << 15,
         queue_file_entries=100,
         index_enabled=False,
+        scrub_bytes_per_second=0,
     )
     with MessageStore.open(tmp_path, options, background=False) as opened:
         for number in range(2 * COUNT):

@@ -74,7 +74,7 @@ def test_all_ways_give_the_same_entries_and_keys(seed: int) -> None:
             dispatcher.show(requests, 0, builder.used)
             assert dispatcher.offset == builder.used
         elif way == "built":
-            assert dispatcher.run_built(builder.buffer, builder.used, 0) == DONE
+            assert dispatcher.run_built(builder) == DONE
         else:
             assert dispatcher.run_mapped(MappedBytes(bytes(builder.content())), 0, builder.used, 0) == DONE
         outcomes.append(outcome(dispatcher, states))
@@ -105,7 +105,7 @@ def test_a_store_without_an_index_keeps_no_room_for_keys() -> None:
     for indexed in (True, False):
         dispatcher = Dispatcher((), indexed)
         dispatcher.add_queue(QueueState(b"orders", 0))
-        assert dispatcher.run_built(builder.buffer, builder.used, 0) == DONE
+        assert dispatcher.run_built(builder) == DONE
         assert dispatcher.key_count == int(indexed)
         taken, count = dispatcher.take_keys()
         assert (bool(len(taken)), count) == (indexed, int(indexed))
