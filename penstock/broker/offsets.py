@@ -114,7 +114,7 @@ class ConsumerOffsets:
         key = TopicGroup(topic, group)
         queues = self._table.offsets.get(key, _NONE)
         if queue_id not in queues:
-            if not self._has_room(self._table.offsets, key, self._count):
+            if group not in BROKERS_OWN and not self._has_room(self._table.offsets, key, self._count):
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR,
                     f"the broker keeps {self._count} offsets and no more",

@@ -194,7 +194,7 @@ class BrokerOptions:
     # Groups that may exist before clients stop creating new ones; operators can still create them.
     auto_groups_max: int = 20_000
     # Groups that there may be at all.
-    groups_max: int = 100_000
+    groups_max: int = 200_000
     # Retries of a message before it is a dead letter, for groups created by clients; each group can have its own
     # (retryMaxTimes of the group).
     retry_max_times: int = 16
@@ -234,7 +234,7 @@ class BrokerOptions:
     # -- offsets
 
     # Offsets that are kept, one for each queue and group; for each ten of them one pair of topic and group.
-    offsets_max: int = 1_000_000
+    offsets_max: int = 2_000_000
     # How often consumer offsets go to their file if any changed (flushConsumerOffsetInterval).
     offset_save_interval_ms: int = 5_000
     # How often topics, groups and request modes go to their JSON files if any changed; what changed meanwhile is in
