@@ -1,7 +1,8 @@
 """What all connections of a server or a client share: the table, the limits, the clock and one timer.
 
-The timer looks every 50 ms for callers whose time is over while there are any, and every second for peers
-that are idle, slow or silent (A2, A15). `now_ms` is refreshed by it, so that no clock is read per frame.
+The timer looks every 50 ms for callers whose time is over while there are any, and at what peers have not read; every
+second for peers that are idle, slow or silent (A2, A15). `now_ms` is refreshed by it, so that no clock is read per
+frame. Connections that a server closes for their behaviour are logged with the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Callable
 
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.hooks import RpcHook
+from penstock.remoting.memory import Keeper, Memory
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable, RequestGuard
+from penstock.remoting.turns import Turns
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
 
@@ -48,8 +51,10 @@ class Endpoint:
         self.runtime = runtime
         self.options = options
         self.fast_path = fast_path
+        self.turns = Turns(runtime.clock)
+        self.memory = Memory(options, self._shed if accepts else None)
         self.connections: set[Connection] = set()
-        self.meters = Meters(("opened", "closed", "refused_frames", "refused_connections", "timed_out"))
+        self.meters = Meters(("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed"))
         self.now_ms = runtime.clock.monotonic_ms()
         self._on_open = on_open
         self._on_close = on_close
@@ -59,9 +64,6 @@ class Endpoint:
         self._ticks = 0
         self._deadlines = False
         self._empty: asyncio.Event | None = None
-        self._kept_bytes = 0
-        # Peers that do not read, the longest first.
-        self._slow: dict[Connection, None] = {}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -85,7 +87,6 @@ class Endpoint:
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._slow.pop(connection, None)
         self._per_ip[connection.peer.ip] -= 1
         if self._per_ip[connection.peer.ip] <= 0:
             del self._per_ip[connection.peer.ip]
@@ -100,28 +101,21 @@ class Endpoint:
         self.meters.add("refused_frames")
         self._blame(connection, why)
 
-    def kept(self, size: int) -> None:
-        """So many bytes more, or fewer, wait for the rest of their frame. Over the limit whoever keeps most goes."""
-        self._kept_bytes += size
-        if size > 0 and self._kept_bytes > self.options.incomplete_bytes_max:
-            largest = max(self.connections, key=lambda one: one.partial_size if one.is_open else 0)
-            self.refused(largest, f"{largest.partial_size} bytes of a frame while there is no room for them")
-            largest.abort("too many bytes of frames that are not complete")
+    def kept(self, connection: Connection, size: int) -> None:
+        """A connection keeps so many bytes of requests more, or fewer."""
+        self.memory.kept(connection, size, self.now_ms)
 
-    def paused(self, connection: Connection) -> None:
-        """A peer does not read its answers. Where all of them keep too much waiting, the slowest is given up."""
-        self._slow[connection] = None
-        if len(self._slow) * self.options.write_buffer_pause_bytes > self.options.unread_bytes_max:
-            self._give_up(next(iter(self._slow)))
-
-    def resumed(self, connection: Connection) -> None:
-        self._slow.pop(connection, None)
-
-    def _give_up(self, connection: Connection) -> None:
-        self._slow.pop(connection, None)
+    def give_up(self, connection: Connection, why: str) -> None:
+        """Close a connection for its behaviour."""
         self.meters.add("timed_out")
-        self._blame(connection, "too many answers wait for peers that do not read")
-        connection.abort("too many answers wait for peers that do not read")
+        _LOG.warning("closing the connection from %s: %s", connection.peer, why)
+        connection.abort(why)
+
+    def _shed(self, keeper: Keeper, why: str) -> None:
+        if isinstance(keeper, Connection):
+            self.meters.add("shed")
+            _LOG.warning("closing the connection from %s to save memory: %s", keeper.peer, why)
+            keeper.abort(f"the server is short of memory: {why}")
 
     def _blame(self, connection: Connection, why: str) -> None:
         """Said once per peer: one that tries again and again must not fill the log."""
@@ -151,26 +145,25 @@ class Endpoint:
             for connection in list(self.connections):
                 if connection.expire(now):
                     self._deadlines = True
+        for keeper in list(self.memory.slow):
+            self.memory.note(keeper, now)
         if self._ticks % SWEEP_TICKS == 0:
             for connection in list(self.connections):
                 self._look_at(connection, now)
-            while sum(one.unread_bytes for one in self._slow) > self.options.unread_bytes_max:
-                self._give_up(max(self._slow, key=lambda one: one.unread_bytes))
         self._schedule()
 
     def _look_at(self, connection: Connection, now: int) -> None:
         options = self.options
         # One that was closed stays until its answers have gone out: a peer that leaves them must not keep it.
-        unread_since_ms = connection.paused_since_ms if connection.is_open else connection.active_ms
-        if unread_since_ms is not None and now - unread_since_ms > options.write_timeout_ms:
-            self.meters.add("timed_out")
-            connection.abort("the peer does not read its answers")
+        if connection.paused_since_ms is not None and now - connection.progress_ms > self.memory.timeout_ms:
+            unread, silent_s = connection.unread_bytes, (now - connection.progress_ms) // 1000
+            self.give_up(connection, f"it read none of {unread} bytes of answers for {silent_s} s")
         elif (
             connection.frame_since_ms is not None
             and now - connection.frame_since_ms > options.frame_timeout_ms
         ):
-            self.meters.add("timed_out")
-            connection.abort("a frame took too long to arrive")
+            begun = f"{connection.partial_size} bytes of a frame came" if connection.partial_size else "no frame came"
+            self.give_up(connection, f"{begun} in {options.frame_timeout_ms} ms")
         elif now - connection.active_ms > options.idle_timeout_ms and not connection.is_waiting:
             self.meters.add("timed_out")
             connection.close("idle")

@@ -120,6 +120,7 @@ def test_a_peer_that_is_refused_and_does_not_read_is_not_kept(tmp_path: Path) ->
         write_timeout_ms=400,
         write_buffer_pause_bytes=64 << 20,
         write_buffer_bytes_max=96 << 20,
+        unread_bytes_max=1 << 30,
     )
 
 

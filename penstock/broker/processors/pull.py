@@ -49,6 +49,8 @@ from penstock.runtime import Clock
 from penstock.store import GetResult, GetStatus, MessageStore
 
 MASTER_ID = 0
+# What a compiled expression takes at most for each of its characters.
+EXPRESSION_COST = 16
 _RESET = "OFFSET_RESET"
 # Flags as plain numbers: arithmetic with an enumeration's members costs a microsecond each time.
 _READ = int(Permission.READ)
@@ -295,7 +297,7 @@ class PullProcessor:
             *(header.topic, header.queue_id, pull.offset, count, size, pull.codes, pull.wanted),
         )
         try:
-            return self._answer(connection, pull)
+            return await connection.in_turn(lambda: self._answer(connection, pull))
         except BusyError as error:
             return pull.command.answer(error.code, str(error), error.fields)
 
@@ -408,7 +410,11 @@ class PullProcessor:
             wait_ms = min(max(header.suspend_timeout_millis, 0), options.long_poll_max_ms)
         else:
             wait_ms = options.short_polling_ms
-        self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms)
+        size = pull.command.size
+        if pull.wanted is not None:
+            size += EXPRESSION_COST * len(pull.subscription.sub_string)
+        pull.command = pull.command.without_content()
+        self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms, size)
         if self._has_news(pull):  # made visible by another thread since we looked
             self.polling.wake(header.topic, header.queue_id)
 
