@@ -55,7 +55,7 @@ REMARK_MAX = 2048
 SILENT_MS = 500
 WITHDRAWN = "the permission was withdrawn while the request waited; ask an admin"
 # Answers that are gathered before they are written, while there are more requests to handle.
-ANSWERS_BYTES = 1024 * 1024
+ANSWERS_BYTES = 256 * 1024
 # Over TLS, what one write hands over: the transport below keeps as much where it does not count.
 TLS_WRITE_BYTES = 64 * 1024
 # What a request under way is counted with besides its frame.
@@ -148,7 +148,6 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=0)
         if transport.get_extra_info("ssl_object") is not None:
             self._write_size = TLS_WRITE_BYTES
-        self._endpoint.turns.joined(self)
         self._endpoint.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -212,7 +211,7 @@ class Connection(asyncio.Protocol):
             self._refuse_peer(error)
             return
         if self._needed <= len(rest):
-            self._put_off()
+            self._put_off(is_heavy=True)
         elif self.frame_since_ms is None or consumed:
             self.frame_since_ms = self.active_ms
 
@@ -274,7 +273,7 @@ class Connection(asyncio.Protocol):
         self._resume_reading()
         return bool(self._jobs or self._is_put_off) and self.is_open and not self.is_clogged
 
-    def _put_off(self) -> None:
+    def _put_off(self, *, is_heavy: bool = False) -> None:
         """What is kept may hold a whole frame, which waits for its turn or for the peer to read."""
         if self._transport is None or not self.is_open:
             return
@@ -282,7 +281,7 @@ class Connection(asyncio.Protocol):
         self.frame_since_ms = None
         self._transport.pause_reading()
         if not self.is_clogged:  # else it is served when the peer has read
-            self._endpoint.turns.add(self)
+            self._endpoint.turns.add(self, is_heavy=is_heavy)
 
     def _resume_reading(self) -> None:
         if self._transport is not None and not self._is_put_off:
@@ -297,7 +296,7 @@ class Connection(asyncio.Protocol):
         self.paused_since_ms = None
         self._endpoint.memory.note(self, self._endpoint.now_ms)
         if self._jobs or self._is_put_off:
-            self._endpoint.turns.add(self)
+            self._endpoint.turns.add(self, is_heavy=True)
         self._resume_reading()
 
     # -- frames ----------------------------------------------------------------------------------------------

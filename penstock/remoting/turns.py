@@ -2,14 +2,16 @@
 
     in place    a request that arrives while nothing waits is handled where it was read: no queue, no delay
     queued      once a turn's time is used, whatever else was read waits, and the loop polls its sockets again first
-    order       start-time fair queueing: of the connections that wait, the one whose start tag is lowest. A tag is
-                the time that was spent on a connection so far, on a virtual clock that runs with the lowest tag
-    credit      one that used less than its share is at most CREDIT_NS behind that clock, so it goes first, and one
-                that comes back after hours cannot keep the loop for as long
-    quantum     a connection is served for QUANTUM_NS, then the next one is chosen; one request is never divided
+    light       connections that keep up: all they asked before is answered. They are served first, each for
+                LIGHT_NS; one with more to do than that is heavy until it has caught up
+    heavy       connections with a backlog. They get what is left of a turn, and at least one of them QUANTUM_NS
+    order       start-time fair queueing in both: lowest start tag first. A tag is the time that was spent on a
+                connection so far, on a virtual clock that runs with the tags that are served; so one that rested
+                cannot save up time. What a connection has waiting counts in advance, for up to a quantum
 
-A request therefore waits for at most one turn, and for those who used less time than its sender. Owned by the event
-loop; servers of one process may share one.
+So a request of one who waits for each answer is handled after those of others like him, and after one quantum of
+those who send a thousand at once, however many these are. One request is never divided. Owned by the event loop;
+servers of one process may share one.
 """
 
 from __future__ import annotations
@@ -22,20 +24,23 @@ from penstock.runtime import Clock
 
 # Requests are handled for so long before the loop polls its sockets again.
 TURN_NS = 2_000_000
-# A connection is served for so long before the next one is chosen.
 QUANTUM_NS = 1_000_000
-CREDIT_NS = 20_000_000
+LIGHT_NS = 250_000
 # What serving a connection costs at least, however coarse the clock is.
 LEAST_NS = 1_000
+# What a byte of a request that waits is taken to cost.
+BYTE_NS = 250
 
 
 class Served(Protocol):
     """A connection as its turns see it."""
 
     is_open: bool
-    # Its tag, and whether it waits in the queue; kept by `Turns`.
+    # Its tag, and whether it waits in a queue; kept by `Turns`.
     turn_tag: int
     is_queued: bool
+    # Bytes that wait to be handled.
+    partial_size: int
 
     def serve(self, deadline_ns: int) -> bool:
         """Handle what waits until then; whether something is left that may be handled now."""
@@ -46,7 +51,8 @@ class Turns:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._queue: list[tuple[int, int, Served]] = []
+        self._light: list[tuple[int, int, int, Served]] = []
+        self._heavy: list[tuple[int, int, int, Served]] = []
         self._number = 0
         self._virtual_ns = 0
         self._spent_ns = 0
@@ -55,15 +61,11 @@ class Turns:
     @property
     def is_free(self) -> bool:
         """Whether a request may be handled in place: nothing waits, and the turn has time left."""
-        return not self._queue and self._spent_ns < TURN_NS
+        return not self._light and not self._heavy and self._spent_ns < TURN_NS
 
     def start_tag(self, connection: Served) -> int:
         """Where a connection stands if it is served now."""
-        return max(connection.turn_tag, self._virtual_ns - CREDIT_NS)
-
-    def joined(self, connection: Served) -> None:
-        """A new connection has no credit yet."""
-        connection.turn_tag = self._virtual_ns
+        return max(connection.turn_tag, self._virtual_ns)
 
     def served(self, connection: Served, start_tag: int, took_ns: int) -> None:
         """A connection was served in place or in its turn."""
@@ -72,37 +74,44 @@ class Turns:
         self._virtual_ns = max(self._virtual_ns, start_tag)
         self._spent_ns += took_ns
 
-    def add(self, connection: Served) -> None:
+    def add(self, connection: Served, *, is_heavy: bool = False) -> None:
         """A connection has something to handle; it is served in its turn."""
         if connection.is_queued:
             return
         connection.is_queued = True
         self._number += 1
-        heapq.heappush(self._queue, (self.start_tag(connection), self._number, connection))
+        tag = self.start_tag(connection)
+        waiting_ns = min(connection.partial_size * BYTE_NS, QUANTUM_NS)
+        queue = self._heavy if is_heavy else self._light
+        heapq.heappush(queue, (tag + waiting_ns, self._number, tag, connection))
         self._plan()
+
+    def _plan(self) -> None:
+        if not self._is_planned and (self._light or self._heavy):
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         """One turn."""
         self._spent_ns = 0
         self._is_planned = False
-        clock = self._clock
-        began_ns = clock.monotonic_ns()
         try:
-            while self._queue and self._spent_ns < TURN_NS:
-                tag, _, connection = heapq.heappop(self._queue)
-                connection.is_queued = False
-                if not connection.is_open:
-                    continue
-                has_more = connection.serve(began_ns + QUANTUM_NS)
-                now_ns = clock.monotonic_ns()
-                self.served(connection, tag, now_ns - began_ns)
-                began_ns = now_ns
-                if has_more:
-                    self.add(connection)
+            while self._light and self._spent_ns < TURN_NS:
+                self._serve(self._light, LIGHT_NS)
+            is_first = True
+            while self._heavy and (is_first or self._spent_ns < TURN_NS):
+                self._serve(self._heavy, QUANTUM_NS)
+                is_first = False
         finally:
             self._plan()
 
-    def _plan(self) -> None:
-        if self._queue and not self._is_planned:
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._run)
+    def _serve(self, queue: list[tuple[int, int, int, Served]], quantum_ns: int) -> None:
+        _, _, tag, connection = heapq.heappop(queue)
+        connection.is_queued = False
+        if not connection.is_open:
+            return
+        began_ns = self._clock.monotonic_ns()
+        has_more = connection.serve(began_ns + quantum_ns)
+        self.served(connection, tag, self._clock.monotonic_ns() - began_ns)
+        if has_more:
+            self.add(connection, is_heavy=True)
