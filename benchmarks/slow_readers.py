@@ -169,39 +169,40 @@ class PeakMemory:
 
 
 def measure(folder: Path, tree: Path, attack: str, peers: int, count: int, seconds: float) -> None:
-    with Penstock(folder, tree=tree) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as sock:
-            for number in range(600 if attack in ("scans", "mixed") else 60):
-                stored = ask(sock, send_frame(LARGE, bytes(16_000), number))
-            end = int(stored.fields["queueOffset"]) + 1
-            producer = Healthy(server.port)
-            time.sleep(2)
-            producer.report()
-            time.sleep(seconds / 2)
-            idle = producer.report()
-            memory = PeakMemory(server)
-            many = []
-            for _ in range(peers):
-                one = socket.socket()
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-                one.connect(("127.0.0.1", server.port))
-                many.append(one)
-            data = requests(attack, count, end)
-            for one in many:
-                one.settimeout(30)
-                one.sendall(data)
-            if attack in ("polls", "mixed"):
-                ask(sock, send_frame(LARGE, bytes(16_000)))
-            time.sleep(seconds)
-            attacked = producer.report()
-            memory.end()
-            log = server.log()
-            producer.close()
-            for one in many:
-                one.close()
+    with Penstock(folder, tree=tree) as server, socket.create_connection(("127.0.0.1", server.port)) as sock:
+        for number in range(600 if attack in ("scans", "mixed") else 60):
+            ask(sock, send_frame(LARGE, bytes(16_000), number))
+        end = int(ask(sock, send_frame(LARGE, bytes(16_000))).fields["queueOffset"]) + 1
+        producer = Healthy(server.port)
+        time.sleep(2)
+        producer.report()
+        time.sleep(seconds / 2)
+        idle = producer.report()
+        memory = PeakMemory(server)
+        many = []
+        for _ in range(peers):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            one.connect(("127.0.0.1", server.port))
+            many.append(one)
+        data = requests(attack, count, end)
+        for one in many:
+            one.settimeout(30)
+            one.sendall(data)
+        if attack in ("polls", "mixed"):
+            ask(sock, send_frame(LARGE, bytes(16_000)))
+        time.sleep(seconds)
+        attacked = producer.report()
+        memory.end()
+        log = server.log()
+        producer.close()
+        for one in many:
+            one.close()
     closed = [line for line in log.splitlines() if "closing the connection" in line]
     print(f"{tree}\n  {peers} peers with {count} {attack} each")
-    print(f"  idle      {idle}\n  attacked  {attacked}  ({attacked['p99_ms'] / idle['p99_ms']:.1f} x the idle p99)")
+    print(
+        f"  idle      {idle}\n  attacked  {attacked}  ({attacked['p99_ms'] / idle['p99_ms']:.1f} x the idle p99)"
+    )
     print(f"  memory    {memory.resident_mib:.0f} MiB resident, {memory.own_mib:.0f} MiB without files")
     print(f"  closed    {len(closed)} lines in the log{': ' + closed[0] if closed else ''}", flush=True)
 

@@ -118,8 +118,8 @@ class LongPolling(Generic[T]):
     def hold(
         self, connection: Connection, topic: str, queue_id: int, pull: T, wait_ms: int, size: int = 0
     ) -> HeldPull[T]:
-        """Keep a pull whose request has so many bytes for so long. The caller looks at its queue once more afterwards:
-        messages may have become visible in another thread meanwhile."""
+        """Keep a pull for so long; `size` is how many bytes its request has. The caller looks at its queue once more
+        afterwards: messages may have become visible in another thread meanwhile."""
         size += HELD_BYTES
         options = self.options
         while self._all and (

@@ -7,8 +7,8 @@ where there is none, goes frame by frame through the processor table.
 Owned by the event loop. Requests are handled where they were read while the loop has time, else in turns with those
 of other connections (`turns.py`, A14). A peer that does not read its answers is not read from, and what it has asked
 already waits; one that makes no progress is closed (`memory.py`, A15). What a server does later for a request, when a
-message wakes it or a thread has prepared it, passes through the same turns (`submit`, `in_turn`). Framing errors close
-the connection before memory is asked for (A1).
+message wakes it or a thread has prepared it, passes through the same turns (`submit`, `in_turn`); threads are shared
+alike (`in_thread`). Framing errors close the connection before memory is asked for (A1).
 """
 
 from __future__ import annotations
@@ -259,6 +259,11 @@ class Connection(asyncio.Protocol):
         self.submit(job)
         return await outcome
 
+    async def in_thread(self, prepare: Callable[[], Callable[[], T]]) -> T:
+        """The outcome of work that would hold up the loop, done by a thread in this connection's turn. `prepare` is
+        called in the loop just before, and returns the work."""
+        return await self._endpoint.threads.run(self, prepare)
+
     def serve(self, deadline_ns: int) -> bool:
         """One turn; whether something is left for the next one, and need not wait for the peer."""
         clock = self._endpoint.runtime.clock
@@ -333,7 +338,9 @@ class Connection(asyncio.Protocol):
 
     def _must_be_read_first(self) -> bool:
         """Whether more was answered than the peer has read; what was answered so far is on its way then."""
-        if self._out_size > LARGE_BODY and self._out_size > min(self._endpoint.memory.allowance, ANSWERS_BYTES):
+        if self._out_size > LARGE_BODY and self._out_size > min(
+            self._endpoint.memory.allowance, ANSWERS_BYTES
+        ):
             self._flush_out()
             self._out, self._out_size = [], 0
         return self.is_clogged

@@ -17,6 +17,7 @@ from penstock.remoting.hooks import RpcHook
 from penstock.remoting.memory import Keeper, Memory
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable, RequestGuard
+from penstock.remoting.threads import Threads
 from penstock.remoting.turns import Turns
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
@@ -52,9 +53,12 @@ class Endpoint:
         self.options = options
         self.fast_path = fast_path
         self.turns = Turns(runtime.clock)
+        self.threads = Threads()
         self.memory = Memory(options, self._shed if accepts else None)
         self.connections: set[Connection] = set()
-        self.meters = Meters(("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed"))
+        self.meters = Meters(
+            ("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed")
+        )
         self.now_ms = runtime.clock.monotonic_ms()
         self._on_open = on_open
         self._on_close = on_close
@@ -162,7 +166,11 @@ class Endpoint:
             connection.frame_since_ms is not None
             and now - connection.frame_since_ms > options.frame_timeout_ms
         ):
-            begun = f"{connection.partial_size} bytes of a frame came" if connection.partial_size else "no frame came"
+            begun = (
+                f"{connection.partial_size} bytes of a frame came"
+                if connection.partial_size
+                else "no frame came"
+            )
             self.give_up(connection, f"{begun} in {options.frame_timeout_ms} ms")
         elif now - connection.active_ms > options.idle_timeout_ms and not connection.is_waiting:
             self.meters.add("timed_out")

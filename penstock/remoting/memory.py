@@ -3,11 +3,10 @@
     requests    bytes of frames that are not complete, of requests that were not handled yet, and of those under way
     answers     bytes that were written and not read: what the system did not take from us
 
-Backpressure comes first. A connection whose answers are unread is not served while they are more than its allowance: a
-quarter of what is left of half the budget, so that many slow readers get less each and never fill it. An answer that
-may be large is made no larger than `room`. What comes of itself (answers to held pulls, deliveries) or is larger than
-foreseen is kept; where a budget is exceeded, the worst offender is closed: bytes kept, times how long nothing of them
-went away. A peer that reads, however slowly, or whose frame has just begun, is therefore the last.
+Backpressure comes first. A connection whose answers are unread is not served while they are more than its allowance,
+a quarter of what is left of half the budget: many slow readers get less each. An answer that may be large is made no
+larger than `room`. Where a budget is exceeded all the same, the worst offenders are closed: bytes kept, times how
+long nothing of them went away. So a peer that reads, however slowly, or whose frame has just begun, is the last.
 
 A reader without progress is closed by a deadline, too; by a shorter one while answers take a quarter of the budget.
 

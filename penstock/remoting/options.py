@@ -27,16 +27,16 @@ class RemotingOptions:
     idle_timeout_ms: int = 120_000
     # A frame that has begun must be complete after this time, and so must the first frame after connecting.
     frame_timeout_ms: int = 30_000
-    # Memory for requests of all connections: frames that are not complete, that wait for their turn, or that are under
-    # way. Over this the connection that keeps most for longest is closed.
+    # Memory for requests of all connections: frames that are not complete, wait for their turn, or are under way.
+    # Over this the connections that keep most for longest are closed.
     incomplete_bytes_max: int = 96 * 1024 * 1024
     # Answers waiting for a peer that does not read: over this the connection is closed.
     write_buffer_bytes_max: int = 64 * 1024 * 1024
-    # Answers waiting over which no more requests are read from the peer (it resumes when it has read them). It is less
-    # while answers wait for many peers: a quarter of what is left of half of unread_bytes_max.
+    # Answers waiting over which no more requests are read from the peer (it resumes when it has read them). While
+    # many peers do not read it is less: a quarter of what is left of half of unread_bytes_max.
     write_buffer_pause_bytes: int = 4 * 1024 * 1024
-    # Memory for answers that peers have not read yet, of all connections. Over this the connection that leaves most
-    # unread for longest is closed.
+    # Memory for answers that peers have not read yet, of all connections. Over this the connections that leave most
+    # unread for longest are closed.
     unread_bytes_max: int = 96 * 1024 * 1024
     # A peer that has read nothing of what waits for it for this long is closed.
     write_timeout_ms: int = 60_000

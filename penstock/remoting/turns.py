@@ -39,8 +39,10 @@ class Served(Protocol):
     # Its tag, and whether it waits in a queue; kept by `Turns`.
     turn_tag: int
     is_queued: bool
-    # Bytes that wait to be handled.
-    partial_size: int
+
+    @property
+    def partial_size(self) -> int:
+        """Bytes that wait to be handled."""
 
     def serve(self, deadline_ns: int) -> bool:
         """Handle what waits until then; whether something is left that may be handled now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from penstock.broker.channels import ClientChannel
 from penstock.broker.consumers import Consumers
@@ -131,9 +132,8 @@ class GroupsProcessor:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def handle_get_all(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
-        table = self._groups.snapshot()
-        return answer_table(command, len(table.groups), lambda: encode_group_table(table))
+    def handle_get_all(self, connection: Connection, command: Command) -> Awaitable[Command]:
+        return answer_table(connection, command, lambda: partial(encode_group_table, self._groups.snapshot()))
 
     def handle_get(self, connection: Connection, command: Command) -> Command:
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.fields).group

@@ -7,6 +7,7 @@ reach every group; else the client is told that there is none and decides itself
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
@@ -151,11 +152,10 @@ class OffsetsProcessor:
         answer = GetEarliestMsgStoretimeResponseHeader(timestamp=time_ms)
         return command.answer(fields=answer.encode())
 
-    def handle_get_all_consumer_offset(
-        self, connection: Connection, command: Command
-    ) -> Command | Awaitable[Command]:
-        table = self._offsets.snapshot()
-        return answer_table(command, len(table.offsets), lambda: encode_consumer_offsets(table))
+    def handle_get_all_consumer_offset(self, connection: Connection, command: Command) -> Awaitable[Command]:
+        return answer_table(
+            connection, command, lambda: partial(encode_consumer_offsets, self._offsets.snapshot())
+        )
 
 
 def _offset(command: Command, offset: int) -> Command:

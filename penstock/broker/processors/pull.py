@@ -21,9 +21,9 @@ table (A16). What was read leaves as the buffer it was gathered into. Owned by t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from penstock.broker.consumers import Consumers
 from penstock.broker.filtering import Filters, PullFilter
@@ -244,7 +244,7 @@ class PullProcessor:
         moved = self._reset(pull)
         if moved is not None:
             return moved
-        result = self._get(pull)
+        result = self._get(pull, connection.answer_room)
         if header.sys_flag & _COMMIT and header.commit_offset >= 0 and not self.options.is_slave:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         code, result = self._outcome(pull, result)
@@ -254,9 +254,9 @@ class PullProcessor:
             return None
         return self._response(pull, result, code)
 
-    def _get(self, pull: Pull) -> GetResult:
+    def _get(self, pull: Pull, room: int) -> GetResult:
         header = pull.header
-        count, size = self._limits(pull)
+        count, size = self._limits(pull, room)
         wanted = pull.wanted
         if wanted is not None:
             wanted.begin()
@@ -268,11 +268,14 @@ class PullProcessor:
                 return found
         return self._store.get(header.topic, header.queue_id, pull.offset, count, size, pull.codes, wanted)
 
-    def _limits(self, pull: Pull) -> tuple[int, int]:
-        """Messages and bytes that the answer may have."""
+    def _limits(self, pull: Pull, room: int) -> tuple[int, int]:
+        """Messages and bytes that the answer may have; a scan gets less where little memory is left."""
         header, options = pull.header, self.options
         if self._is_scan(header):
-            count, size = options.scan_count_max, options.scan_bytes_max
+            count, size = (
+                options.scan_count_max,
+                min(options.scan_bytes_max, max(room, options.pull_bytes_memory_max)),
+            )
         elif self._is_in_memory(pull):
             count, size = options.pull_count_memory_max, options.pull_bytes_memory_max
         else:
@@ -291,11 +294,12 @@ class PullProcessor:
 
     async def _scan_from_disk(self, connection: Connection, pull: Pull) -> Command | None:
         header = pull.header
-        count, size = self._limits(pull)
-        await asyncio.to_thread(
+        count, size = self._limits(pull, connection.answer_room)
+        warm = partial(
             self._store.reader.warm,
             *(header.topic, header.queue_id, pull.offset, count, size, pull.codes, pull.wanted),
         )
+        await connection.in_thread(lambda: warm)
         try:
             return await connection.in_turn(lambda: self._answer(connection, pull))
         except BusyError as error:
@@ -427,7 +431,7 @@ class PullProcessor:
         if not connection.is_open:
             return True
         try:
-            answer = self._later(pull, is_final)
+            answer = self._later(pull, connection.answer_room, is_final)
         except PenstockError as error:
             answer = pull.command.answer(error.code, str(error))
         if answer is None:
@@ -435,7 +439,7 @@ class PullProcessor:
         connection.answer(pull.command, answer)
         return True
 
-    def _later(self, pull: Pull, is_final: bool) -> Command | None:
+    def _later(self, pull: Pull, room: int, is_final: bool) -> Command | None:
         header = pull.header
         if self._offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
             moved = self._reset(pull)
@@ -443,7 +447,7 @@ class PullProcessor:
                 return moved
         self._follow_group(pull)
         while is_final or self._has_news(pull):
-            result = self._get(pull)
+            result = self._get(pull, room)
             skipped = result.status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL)
             if skipped and result.next_offset > pull.offset and result.next_offset < result.max_offset:
                 if pull.wanted is not None and result.status is GetStatus.NO_MATCHED_MESSAGE:

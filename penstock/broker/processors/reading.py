@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from penstock.broker.stored_table import StoredTable
 from penstock.errors import CodecError, RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.remoting import Connection
 
 T = TypeVar("T")
 # Unknown members of a topic or a group are kept for newer versions, but not without end.
 EXTRA_SIZE_MAX = 4_096
-# Entries of a table over which its JSON is made in a thread, so that it does not hold up the loop.
-ASIDE_FROM = 500
 
 
 def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
@@ -26,13 +24,12 @@ def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
         raise RequestError(ResponseCode.SYSTEM_ERROR, error.message, error.hint) from error
 
 
-def answer_table(command: Command, size: int, encode: Callable[[], bytes]) -> Command | Awaitable[Command]:
-    """The answer with a whole table; `encode` must work on what nobody changes any more."""
-    return command.answer(body=encode()) if size < ASIDE_FROM else _answer_aside(command, encode)
-
-
-async def _answer_aside(command: Command, encode: Callable[[], bytes]) -> Command:
-    return command.answer(body=await asyncio.to_thread(encode))
+async def answer_table(
+    connection: Connection, command: Command, prepare: Callable[[], Callable[[], bytes]]
+) -> Command:
+    """The answer with a whole table. `prepare` copies the table, once a thread is free to encode it: requests that
+    wait keep no copies."""
+    return command.answer(body=await connection.in_thread(prepare))
 
 
 class _Saved(Protocol):
