@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         endpoint = self._endpoint
         turns = endpoint.turns
         self.active_ms = self.heard_ms = endpoint.now_ms
-        is_our_turn = turns.is_free and not self.is_clogged
+        is_our_turn = turns.is_free and (self.paused_since_ms is None or not self.is_clogged)
         if self._partial:
             self._keep(data)
             if self._is_put_off or self.partial_size < self._needed:
@@ -185,10 +185,9 @@ class Connection(asyncio.Protocol):
         if not is_our_turn:
             self._put_off()
             return
-        clock = endpoint.runtime.clock
-        tag, began_ns = turns.start_tag(self), clock.monotonic_ns()
+        began_ns = endpoint.runtime.clock.monotonic_ns()
         self._work(data, began_ns + QUANTUM_NS)
-        turns.served(self, tag, clock.monotonic_ns() - began_ns)
+        turns.served(self, began_ns)
 
     def _work(self, data: bytes, deadline_ns: int) -> None:
         """Handle what is complete, keep the rest."""
@@ -316,7 +315,7 @@ class Connection(asyncio.Protocol):
                 if taken == at:
                     break
             at = taken
-            if self._must_be_read_first() or clock.monotonic_ns() >= deadline_ns:
+            if at == end or self._must_be_read_first() or clock.monotonic_ns() >= deadline_ns:
                 break
         return at
 

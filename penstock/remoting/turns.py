@@ -53,39 +53,41 @@ class Turns:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._light: list[tuple[int, int, int, Served]] = []
-        self._heavy: list[tuple[int, int, int, Served]] = []
+        self._light: list[tuple[int, int, Served]] = []
+        self._heavy: list[tuple[int, int, Served]] = []
         self._number = 0
         self._virtual_ns = 0
         self._spent_ns = 0
         self._is_planned = False
+        # Whether a request may be handled in place: nothing waits, and the turn has time left.
+        self.is_free = True
 
-    @property
-    def is_free(self) -> bool:
-        """Whether a request may be handled in place: nothing waits, and the turn has time left."""
-        return not self._light and not self._heavy and self._spent_ns < TURN_NS
-
-    def start_tag(self, connection: Served) -> int:
-        """Where a connection stands if it is served now."""
-        return max(connection.turn_tag, self._virtual_ns)
-
-    def served(self, connection: Served, start_tag: int, took_ns: int) -> None:
-        """A connection was served in place or in its turn."""
-        took_ns = max(took_ns, LEAST_NS)
-        connection.turn_tag = start_tag + took_ns
-        self._virtual_ns = max(self._virtual_ns, start_tag)
+    def served(self, connection: Served, began_ns: int) -> None:
+        """A connection was served from then until now, in place or in its turn."""
+        took_ns = self._clock.monotonic_ns() - began_ns
+        if took_ns < LEAST_NS:
+            took_ns = LEAST_NS
+        tag = connection.turn_tag
+        if tag < self._virtual_ns:
+            tag = self._virtual_ns
+        else:
+            self._virtual_ns = tag
+        connection.turn_tag = tag + took_ns
         self._spent_ns += took_ns
+        if self._spent_ns >= TURN_NS:
+            self.is_free = False
 
     def add(self, connection: Served, *, is_heavy: bool = False) -> None:
         """A connection has something to handle; it is served in its turn."""
         if connection.is_queued:
             return
         connection.is_queued = True
+        self.is_free = False
         self._number += 1
-        tag = self.start_tag(connection)
+        connection.turn_tag = max(connection.turn_tag, self._virtual_ns)
         waiting_ns = min(connection.partial_size * BYTE_NS, QUANTUM_NS)
         queue = self._heavy if is_heavy else self._light
-        heapq.heappush(queue, (tag + waiting_ns, self._number, tag, connection))
+        heapq.heappush(queue, (connection.turn_tag + waiting_ns, self._number, connection))
         self._plan()
 
     def _plan(self) -> None:
@@ -105,15 +107,16 @@ class Turns:
                 self._serve(self._heavy, QUANTUM_NS)
                 is_first = False
         finally:
+            self.is_free = not self._light and not self._heavy and self._spent_ns < TURN_NS
             self._plan()
 
-    def _serve(self, queue: list[tuple[int, int, int, Served]], quantum_ns: int) -> None:
-        _, _, tag, connection = heapq.heappop(queue)
+    def _serve(self, queue: list[tuple[int, int, Served]], quantum_ns: int) -> None:
+        _, _, connection = heapq.heappop(queue)
         connection.is_queued = False
         if not connection.is_open:
             return
         began_ns = self._clock.monotonic_ns()
         has_more = connection.serve(began_ns + quantum_ns)
-        self.served(connection, tag, self._clock.monotonic_ns() - began_ns)
+        self.served(connection, began_ns)
         if has_more:
             self.add(connection, is_heavy=True)
