@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         # Since when the system has not taken all that was written.
         self.paused_since_ms: int | None = None
         self._write_size = 0
+        self._has_spoken = False
 
     @property
     def is_clogged(self) -> bool:
@@ -199,6 +200,9 @@ class Connection(asyncio.Protocol):
             self._refuse_peer(error)
             return
         self._flush_out()
+        if consumed and not self._has_spoken:
+            self._has_spoken = True
+            self._endpoint.spoke(self)
         if consumed == len(data):
             self.frame_since_ms = None
             return

@@ -44,7 +44,9 @@ class Endpoint:
         accepts: bool,
         hook: RpcHook | None = None,
         guard: RequestGuard | None = None,
+        beside: Endpoint | None = None,
     ) -> None:
+        """`beside` is another one of the process, with which it shares time, threads and memory."""
         self.accepts = accepts
         self.hook = hook
         self.guard = guard
@@ -52,9 +54,9 @@ class Endpoint:
         self.runtime = runtime
         self.options = options
         self.fast_path = fast_path
-        self.turns = Turns(runtime.clock)
-        self.threads = Threads()
-        self.memory = Memory(options, self._shed if accepts else None)
+        self.turns = Turns(runtime.clock) if beside is None else beside.turns
+        self.threads = Threads() if beside is None else beside.threads
+        self.memory = Memory(options, self._shed if accepts else None) if beside is None else beside.memory
         self.connections: set[Connection] = set()
         self.meters = Meters(
             ("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed")
@@ -63,6 +65,8 @@ class Endpoint:
         self._on_open = on_open
         self._on_close = on_close
         self._per_ip: Counter[str] = Counter()
+        # Those that have not sent a frame yet, the oldest first.
+        self._silent: dict[Connection, None] = {}
         self._blamed: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
@@ -78,19 +82,30 @@ class Endpoint:
         self.now_ms = self.runtime.clock.monotonic_ms()
         self.connections.add(connection)
         self._per_ip[connection.peer.ip] += 1
+        self._silent[connection] = None
         self.meters.add("opened")
-        if (
-            len(self.connections) > self.options.connections_max
-            or self._per_ip[connection.peer.ip] > self.options.connections_per_ip_max
-        ):
-            self.meters.add("refused_connections")
-            self._blame(connection, "too many connections")
-            connection.abort("too many connections")
-        elif self._on_open is not None:
+        if self._on_open is not None:
             self._on_open(connection)
+        ip = connection.peer.ip
+        if self._per_ip[ip] > self.options.connections_per_ip_max:
+            self._turn_away(next((one for one in self._silent if one.peer.ip == ip), connection))
+        elif len(self.connections) > self.options.connections_max:
+            self._turn_away(next(iter(self._silent)))
+
+    def _turn_away(self, connection: Connection) -> None:
+        """One of too many: who connects and says nothing keeps nobody else out."""
+        self._silent.pop(connection, None)
+        self.meters.add("refused_connections")
+        self._blame(connection, "too many connections")
+        connection.abort("too many connections")
+
+    def spoke(self, connection: Connection) -> None:
+        """A connection sent its first frame."""
+        self._silent.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._silent.pop(connection, None)
         self._per_ip[connection.peer.ip] -= 1
         if self._per_ip[connection.peer.ip] <= 0:
             del self._per_ip[connection.peer.ip]

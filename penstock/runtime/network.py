@@ -73,7 +73,9 @@ class _SystemListener:
 
 TLS_HANDSHAKE_BYTE = 0x16
 FIRST_BYTE_TIMEOUT_S = 30
-# Connections that have not said anything yet; nobody else counts those.
+HANDSHAKE_TIMEOUT_S = 10
+# Connections that have sent nothing yet, or are in their handshake: only here are these counted. Beyond it the oldest
+# is closed, because an honest one is through in a moment.
 SILENT_MAX = 1_000
 
 
@@ -86,7 +88,8 @@ class _PeekingListener:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._address = sock.getsockname()[:2]
-        self._tasks: set[asyncio.Task[None]] = set()
+        # The oldest first.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop.add_reader(sock.fileno(), self._accept)
 
     @property
@@ -99,12 +102,13 @@ class _PeekingListener:
         except OSError:  # gone again, or out of descriptors: the next one is tried
             return
         if len(self._tasks) >= SILENT_MAX:
-            peer.close()
-            return
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
         peer.setblocking(False)
         task = self._loop.create_task(self._serve(peer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
     async def _serve(self, peer: socket.socket) -> None:
         try:
@@ -117,7 +121,12 @@ class _PeekingListener:
                 self._loop.remove_reader(peer.fileno())
             first = peer.recv(1, socket.MSG_PEEK)
             secure = bool(first) and first[0] == TLS_HANDSHAKE_BYTE
-            await self._loop.connect_accepted_socket(self._factory, peer, ssl=self._tls if secure else None)
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                peer,
+                ssl=self._tls if secure else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if secure else None,
+            )
         except (OSError, TimeoutError, asyncio.CancelledError):
             peer.close()
 
@@ -141,7 +150,10 @@ class SystemNetwork:
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> Listener:
         loop = asyncio.get_running_loop()
-        return _SystemListener(await loop.create_server(factory, host, port, ssl=tls))
+        handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
+        return _SystemListener(
+            await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
+        )
 
     async def listen_both(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
