@@ -42,6 +42,7 @@ from penstock.protocol.command import (
 )
 from penstock.remoting.hooks import OnResponse, observed, prepare
 from penstock.remoting.turns import QUANTUM_NS
+from penstock.runtime.network import limit_unsent
 
 if TYPE_CHECKING:
     from penstock.remoting.endpoint import Endpoint
@@ -58,6 +59,8 @@ WITHDRAWN = "the permission was withdrawn while the request waited; ask an admin
 ANSWERS_BYTES = 256 * 1024
 # Over TLS, what one write hands over: the transport below keeps as much where it does not count.
 TLS_WRITE_BYTES = 64 * 1024
+# What the system takes of us for a peer that does not read.
+SENT_AHEAD_BYTES = 256 * 1024
 # What a request under way is counted with besides its frame.
 REQUEST_BYTES = 1024
 T = TypeVar("T")
@@ -145,6 +148,8 @@ class Connection(asyncio.Protocol):
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.is_open = True
+        if self._endpoint.accepts:
+            limit_unsent(transport, SENT_AHEAD_BYTES)
         # Every byte that the system does not take is known, and so is when it has taken the last one.
         self._transport.set_write_buffer_limits(high=0)
         if transport.get_extra_info("ssl_object") is not None:

@@ -54,9 +54,10 @@ class Endpoint:
         self.runtime = runtime
         self.options = options
         self.fast_path = fast_path
-        self.turns = Turns(runtime.clock) if beside is None else beside.turns
-        self.threads = Threads() if beside is None else beside.threads
-        self.memory = Memory(options, self._shed if accepts else None) if beside is None else beside.memory
+        self.turns: Turns = Turns(runtime.clock) if beside is None else beside.turns
+        self.threads: Threads = Threads() if beside is None else beside.threads
+        own = Memory(options, self._shed if accepts else None)
+        self.memory: Memory = own if beside is None else beside.memory
         self.connections: set[Connection] = set()
         self.meters = Meters(
             ("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed")

@@ -43,7 +43,7 @@ class RemotingServer:
         self._runtime = runtime
         self.table = table
         self.options = options or RemotingOptions()
-        self._endpoint = Endpoint(
+        self._endpoint: Endpoint = Endpoint(
             table,
             runtime,
             self.options,

@@ -9,15 +9,19 @@ at is what is dialled: a name is resolved once.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.runtime.addresses import parse_ip, require_dialable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+# Linux's, which Python names since 3.12.
+_TCP_NOTSENT_LOWAT = 25
 
 
 class Listener(Protocol):
@@ -186,6 +190,22 @@ class SystemNetwork:
 def _resolved(found: Sequence[tuple[Any, ...]]) -> list[str]:
     """The addresses in the answer of a resolver, each once."""
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def limit_unsent(transport: asyncio.BaseTransport, size: int) -> None:
+    """Have the system keep no more than so many bytes that the peer has not made room for, where it can.
+
+    What is on its way does not count, so a long fast line is as fast as before. Without this a peer that does not
+    read costs megabytes of the system's memory.
+    """
+    sock = transport.get_extra_info("socket")
+    if sys.platform != "linux" or sock is None:
+        return
+    try:
+        with socket.socket(fileno=os.dup(sock.fileno())) as same:
+            same.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, size)
+    except OSError:
+        pass  # not a TCP socket, or gone already
 
 
 class Wire:
