@@ -118,14 +118,12 @@ def test_a_crowd_that_does_not_read_takes_little_memory_and_holds_up_nobody(
         for peer in many:
             peer.send(*(pull(number) for number in range(200)))
         most = sends = 0
-        while sends < 300:
+        while len(bench.broker.connections) > 1:
             assert (await bench.client.send(body=b"x" * 100)).code == 0
             sends += 1
             most = max(most, sum(connection.unread_bytes for connection in bench.broker.connections))
-        await until(lambda: unread(bench) > 0)
-        assert len(bench.broker.connections) > 1, "the sends were answered while the crowd was there"
-        assert most <= 96 * MIB
-        await until(lambda: len(bench.broker.connections) == 1)
+        assert sends > 100, "the sends were answered while the crowd was there"
+        assert 0 < most <= 96 * MIB
         await asyncio.gather(*(peer.abort() for peer in many))
 
     with caplog.at_level(logging.WARNING, logger="penstock.remoting"):
