@@ -22,8 +22,8 @@ from penstock.remoting.options import RemotingOptions
 
 # After closing, a budget is left with this much room, so that the next byte does not close the next one.
 SPARE = 8
-# An answer that may be large takes this part of what is left, but always so many bytes.
-ROOM_PART = 8
+# An answer that may be large takes this part of what is left of half the budget, but always so many bytes.
+ROOM_PART = 4
 ROOM_MIN = 64 * 1024
 
 
@@ -96,7 +96,7 @@ class Memory:
     @property
     def room(self) -> int:
         """How large an answer should be at most that could be larger."""
-        return max((self._options.unread_bytes_max - self.answers) // ROOM_PART, ROOM_MIN)
+        return max((self._options.unread_bytes_max // 2 - self.answers) // ROOM_PART, ROOM_MIN)
 
     @property
     def timeout_ms(self) -> int:

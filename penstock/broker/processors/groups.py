@@ -6,7 +6,7 @@ is answered when it is in its file.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -132,8 +132,11 @@ class GroupsProcessor:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def handle_get_all(self, connection: Connection, command: Command) -> Awaitable[Command]:
-        return answer_table(connection, command, lambda: partial(encode_group_table, self._groups.snapshot()))
+    def handle_get_all(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
+        def prepare() -> Callable[[], bytes]:
+            return partial(encode_group_table, self._groups.snapshot())
+
+        return answer_table(connection, command, len(self._groups.all()), prepare)
 
     def handle_get(self, connection: Connection, command: Command) -> Command:
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.fields).group

@@ -6,7 +6,7 @@ reach every group; else the client is told that there is none and decides itself
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from penstock.broker.groups import Groups
@@ -152,10 +152,13 @@ class OffsetsProcessor:
         answer = GetEarliestMsgStoretimeResponseHeader(timestamp=time_ms)
         return command.answer(fields=answer.encode())
 
-    def handle_get_all_consumer_offset(self, connection: Connection, command: Command) -> Awaitable[Command]:
-        return answer_table(
-            connection, command, lambda: partial(encode_consumer_offsets, self._offsets.snapshot())
-        )
+    def handle_get_all_consumer_offset(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
+        def prepare() -> Callable[[], bytes]:
+            return partial(encode_consumer_offsets, self._offsets.snapshot())
+
+        return answer_table(connection, command, self._offsets.pairs, prepare)
 
 
 def _offset(command: Command, offset: int) -> Command:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from penstock.broker.stored_table import StoredTable
@@ -14,6 +14,8 @@ from penstock.remoting import Connection
 T = TypeVar("T")
 # Unknown members of a topic or a group are kept for newer versions, but not without end.
 EXTRA_SIZE_MAX = 4_096
+# Entries of a table over which its JSON is made in a thread, so that it does not hold up the loop.
+ASIDE_FROM = 500
 
 
 def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
@@ -24,11 +26,19 @@ def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
         raise RequestError(ResponseCode.SYSTEM_ERROR, error.message, error.hint) from error
 
 
-async def answer_table(
+def answer_table(
+    connection: Connection, command: Command, size: int, prepare: Callable[[], Callable[[], bytes]]
+) -> Command | Awaitable[Command]:
+    """The answer with a whole table of so many entries. `prepare` copies the table and returns what encodes the copy;
+    for a large one not before a thread is free to do that, so that requests which wait keep no copies."""
+    if size < ASIDE_FROM:
+        return command.answer(body=prepare()())
+    return _answer_aside(connection, command, prepare)
+
+
+async def _answer_aside(
     connection: Connection, command: Command, prepare: Callable[[], Callable[[], bytes]]
 ) -> Command:
-    """The answer with a whole table. `prepare` copies the table, once a thread is free to encode it: requests that
-    wait keep no copies."""
     return command.answer(body=await connection.in_thread(prepare))
 
 

@@ -176,11 +176,13 @@ class TopicsProcessor:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def handle_get_all_topic_config(self, connection: Connection, command: Command) -> Awaitable[Command]:
+    def handle_get_all_topic_config(
+        self, connection: Connection, command: Command
+    ) -> Command | Awaitable[Command]:
         def prepare() -> Callable[[], bytes]:
             return TopicConfigSerializeWrapper(self._topics.data_version, dict(self._topics.all())).encode
 
-        return answer_table(connection, command, prepare)
+        return answer_table(connection, command, len(self._topics.all()), prepare)
 
     def handle_get_topic_config(self, connection: Connection, command: Command) -> Command:
         config = self._require(GetTopicConfigRequestHeader.decode(command.fields).topic)
