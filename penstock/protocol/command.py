@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -93,10 +93,6 @@ class Command:
     def size(self) -> int:
         """Bytes of its fields and its body."""
         return len(self.body) + sum(len(name) + len(value) for name, value in self.fields.items())
-
-    def without_content(self) -> Command:
-        """The same without fields and body: all that an answer needs, for a request that waits."""
-        return replace(self, fields={}, body=b"", remark=None)
 
     def answer(
         self,

@@ -22,11 +22,12 @@ from penstock.remoting import Connection, ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
 from penstock.store.reading import StoreReader as Reader
 from tests.abuse.limits import limit
-from tests.abuse.raw import RawPeer, until
 from tests.abuse.test_limits_remoting import QUESTION, at_broker
 from tests.abuse.test_slow_readers import fill, pull, unread
 from tests.effort import by_length
-from tests.unit.broker.running_broker import Bench
+from tests.support.raw_peer import RawPeer
+from tests.support.running_broker import Bench
+from tests.waiting import until
 
 MIB = 1 << 20
 WORK, LARGE_ANSWER = 9_001, 9_002

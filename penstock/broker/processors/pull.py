@@ -292,7 +292,7 @@ class PullProcessor:
             and (header.max_msg_bytes or 0) > options.pull_bytes_memory_max
         )
 
-    async def _scan_from_disk(self, connection: Connection, pull: Pull) -> Command | None:
+    async def _scan_from_disk(self, connection: Connection, pull: Pull) -> None:
         header = pull.header
         count, size = self._limits(pull, connection.answer_room)
         warm = partial(
@@ -301,9 +301,11 @@ class PullProcessor:
         )
         await connection.in_thread(lambda: warm)
         try:
-            return await connection.in_turn(lambda: self._answer(connection, pull))
+            answer = await connection.in_turn(lambda: self._answer(connection, pull))
         except BusyError as error:
-            return pull.command.answer(error.code, str(error), error.fields)
+            answer = pull.command.answer(error.code, str(error), error.fields)
+        if answer is not None:
+            connection.answer(pull.command, answer)  # it may have waited long: the right to it is checked again
 
     def _is_in_memory(self, pull: Pull) -> bool:
         """Whether the first record lies in the part of the log that the page cache should still hold."""
@@ -417,7 +419,6 @@ class PullProcessor:
         size = pull.command.size
         if pull.wanted is not None:
             size += EXPRESSION_COST * len(pull.subscription.sub_string)
-        pull.command = pull.command.without_content()
         self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms, size)
         if self._has_news(pull):  # made visible by another thread since we looked
             self.polling.wake(header.topic, header.queue_id)
