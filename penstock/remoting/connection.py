@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         if not is_our_turn:
             self._put_off()
             return
-        began_ns = endpoint.runtime.clock.monotonic_ns()
+        began_ns = turns.now_ns()
         self._work(data, began_ns + QUANTUM_NS)
         turns.served(self, began_ns)
 
@@ -456,7 +456,18 @@ class Connection(asyncio.Protocol):
 
     def _flush_out(self) -> None:
         out, self._out = self._out, None
-        if out and self.is_open:
+        if not out or not self.is_open:
+            return
+        if (
+            len(out) == 1
+            and self._transport is not None
+            and self.paused_since_ms is None
+            and not self._write_size
+        ):
+            self._transport.write(out[0])  # nearly always
+            if self.paused_since_ms is not None:
+                self._endpoint.memory.note(self, self._endpoint.now_ms, self._out_size)
+        else:
             self._hand_over(out, self._out_size)
 
     def _hand_over(self, out: list[bytes | bytearray], size: int) -> None:

@@ -52,7 +52,7 @@ class Turns:
     """See the module's text."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.now_ns = clock.monotonic_ns
         self._light: list[tuple[int, int, Served]] = []
         self._heavy: list[tuple[int, int, Served]] = []
         self._number = 0
@@ -64,7 +64,7 @@ class Turns:
 
     def served(self, connection: Served, began_ns: int) -> None:
         """A connection was served from then until now, in place or in its turn."""
-        took_ns = self._clock.monotonic_ns() - began_ns
+        took_ns = self.now_ns() - began_ns
         if took_ns < LEAST_NS:
             took_ns = LEAST_NS
         tag = connection.turn_tag
@@ -115,7 +115,7 @@ class Turns:
         connection.is_queued = False
         if not connection.is_open:
             return
-        began_ns = self._clock.monotonic_ns()
+        began_ns = self.now_ns()
         has_more = connection.serve(began_ns + quantum_ns)
         self.served(connection, began_ns)
         if has_more:

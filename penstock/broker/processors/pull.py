@@ -305,7 +305,9 @@ class PullProcessor:
         except BusyError as error:
             answer = pull.command.answer(error.code, str(error), error.fields)
         if answer is not None:
-            connection.answer(pull.command, answer)  # it may have waited long: the right to it is checked again
+            connection.answer(
+                pull.command, answer
+            )  # it may have waited long: the right to it is checked again
 
     def _is_in_memory(self, pull: Pull) -> bool:
         """Whether the first record lies in the part of the log that the page cache should still hold."""
