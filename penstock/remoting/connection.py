@@ -458,17 +458,7 @@ class Connection(asyncio.Protocol):
         out, self._out = self._out, None
         if not out or not self.is_open:
             return
-        if (
-            len(out) == 1
-            and self._transport is not None
-            and self.paused_since_ms is None
-            and not self._write_size
-        ):
-            self._transport.write(out[0])  # nearly always
-            if self.paused_since_ms is not None:
-                self._endpoint.memory.note(self, self._endpoint.now_ms, self._out_size)
-        else:
-            self._hand_over(out, self._out_size)
+        self._hand_over(out, self._out_size)
 
     def _hand_over(self, out: list[bytes | bytearray], size: int) -> None:
         """To the transport, and count what it has to keep."""
