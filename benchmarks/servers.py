@@ -59,7 +59,9 @@ class Server:
         self.started_s = 0.0
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def spawn(self, command: list[str], port: int, environment: dict[str, str] | None = None) -> None:
+    def spawn(
+        self, command: list[str], port: int, environment: dict[str, str] | None = None, cwd: Path = ROOT
+    ) -> None:
         """Start a process and wait until its port is open."""
         log = self.folder / f"{len(self._processes)}.log"
         with log.open("wb") as out:
@@ -67,7 +69,7 @@ class Server:
                 command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                cwd=ROOT,
+                cwd=cwd,
                 env={**os.environ, **(environment or {})},
             )
         self._processes.append(process)
@@ -133,10 +135,12 @@ class Penstock(Server):
 
     name = "penstock"
 
-    def __init__(self, folder: Path, *, sync: bool = False) -> None:
+    def __init__(self, folder: Path, *, sync: bool = False, tree: Path = ROOT) -> None:
+        """`tree` is the checkout whose code runs."""
         self.name = f"penstock {'sync' if sync else 'async'}"
         super().__init__(folder)
         self._sync = sync
+        self._tree = tree
         self.name_port = free_port()
 
     @property
@@ -148,7 +152,16 @@ class Penstock(Server):
         flags += ["--nameserver-port", str(self.name_port)]
         if self._sync:
             flags += ["--set", "store.flush_mode=sync"]
-        self.spawn([sys.executable, "-m", "penstock.cli.main", "up", *flags], self.port)
+        self.spawn([sys.executable, "-m", "penstock.cli.main", "up", *flags], self.port, cwd=self._tree)
+
+    def log(self) -> str:
+        """What it wrote so far."""
+        return (self.folder / "0.log").read_text(errors="replace")
+
+    def status(self) -> dict[str, str]:
+        """What the kernel says of its process."""
+        lines = Path(f"/proc/{self._processes[0].pid}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 class RocketMQ(Server):

@@ -48,6 +48,9 @@ if not cython.compiled:
     )
     from penstock._hot.queues import QueueState
 
+# One run takes no more of a chunk: then the event loop decides whose turn it is.
+RUN_BYTES = 128 * 1024
+
 # Properties that ask for more than being stored, or that only a broker may set: not for the fast path.
 DECLINED = frozenset(
     name.encode()
@@ -124,9 +127,11 @@ class SendScanner(SendHeader):
     # -- scan ------------------------------------------------------------------------------------------------
 
     def scan(self, data: bytes, start: int) -> int:
-        """Take plain sends from `start` on; where the first frame begins that is none, or not complete."""
+        """Take plain sends from `start` on; where the first frame begins that is none, is not complete, or is left to
+        the next run."""
         p: cython.p_uchar = data
         at: cython.Py_ssize_t = start
+        enough: cython.Py_ssize_t = at + RUN_BYTES
         end: cython.Py_ssize_t = len(data)
         length: cython.longlong
         word: cython.longlong
@@ -141,7 +146,7 @@ class SendScanner(SendHeader):
         self.touched = []
         self.positions = []
         self.data = data
-        while end - at >= 8:
+        while end - at >= 8 and at < enough:
             length = get_i32(p, at)
             word = get_i32(p, at + 4)
             header_size = word & 0xFFFFFF

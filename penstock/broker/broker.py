@@ -172,7 +172,9 @@ class Broker:
         self._followers: list[Reconfigurable] = []
         self._is_started = False
 
-    def _make_server(self, port: int, table: ProcessorTable) -> RemotingServer:
+    def _make_server(
+        self, port: int, table: ProcessorTable, beside: RemotingServer | None = None
+    ) -> RemotingServer:
         return RemotingServer(
             self.options.host,
             port,
@@ -183,6 +185,7 @@ class Broker:
             fast_path=self.fast_path,
             tls=self._tls,
             guard=self.guard,
+            beside=beside,
         )
 
     # -- addresses -------------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ class Broker:
         _LOG.info("broker %s answers on %s", self.options.broker_name, self.address)
 
     async def _open_vip_port(self, port: int) -> None:
-        server = self._make_server(port, self._vip_table)
+        server = self._make_server(port, self._vip_table, self.server)
         try:
             await server.start()
         except ConnectError as error:

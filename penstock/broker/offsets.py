@@ -87,6 +87,11 @@ class ConsumerOffsets:
         copied = {key: dict(queues) for key, queues in table.offsets.items()}
         return ConsumerOffsetTable(table.data_version, copied, table.extra)
 
+    @property
+    def pairs(self) -> int:
+        """How many pairs of topic and group have offsets."""
+        return len(self._table.offsets)
+
     def snapshot_of(self, keys: Iterable[TopicGroup]) -> ConsumerOffsetTable:
         """The same of these only, as far as there are offsets of them."""
         table = self._table

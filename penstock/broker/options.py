@@ -42,6 +42,7 @@ _AT_LEAST_ONE = (
     "timer_save_interval_ms",
     "long_poll_check_interval_ms",
     "long_polls_max",
+    "long_poll_bytes_max",
     "pull_count_memory_max",
     "pull_bytes_memory_max",
     "pull_count_disk_max",
@@ -280,6 +281,8 @@ class BrokerOptions:
     long_poll_max_ms: int = 60_000
     # Pulls that may wait at once; beyond it the oldest are answered early.
     long_polls_max: int = 50_000
+    # Memory that waiting pulls may take, as estimated from their requests; beyond it the oldest are answered early.
+    long_poll_bytes_max: int = 64 * 1024 * 1024
     # Pulls of one connection that may wait at once.
     long_polls_per_connection_max: int = 4_096
     # Messages in one answer, if they are in memory (maxTransferCountOnMessageInMemory).

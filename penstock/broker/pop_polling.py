@@ -91,7 +91,7 @@ class PopPolling:
             self._keys.setdefault(name.encode(), {})[key] = name == topic
         if queue_id != ALL_QUEUES:
             self._queues.setdefault(key, set()).add(queue_id)
-        self._polls.hold(connection, key, queue_id, waiting, wait_ms)
+        self._polls.hold(connection, key, queue_id, waiting, wait_ms, waiting.command.size)
         self._polls.wake(key, queue_id)
 
     def wake(self, group: str, topic: str, queue_id: int = ALL_QUEUES) -> None:

@@ -259,7 +259,7 @@ class PushService:
         room, link = task.room(), task.client.link
         if room is None or not isinstance(link, Connection):
             return
-        if link.paused_since_ms is not None:
+        if link.is_clogged:
             self.clogged[task] = None
             return
         wanted: Subscribed = task.request

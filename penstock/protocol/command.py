@@ -89,6 +89,11 @@ class Command:
     def is_oneway(self) -> bool:
         return bool(self.flag & ONEWAY_FLAG)
 
+    @property
+    def size(self) -> int:
+        """Bytes of its fields and its body."""
+        return len(self.body) + sum(len(name) + len(value) for name, value in self.fields.items())
+
     def answer(
         self,
         code: int = 0,

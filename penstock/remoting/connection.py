@@ -4,9 +4,11 @@ All frames of one read are handled before anything is written, and their answers
 may put a `FastPath` in front, which takes whole runs of frames out of the chunk; the rest, and everything
 where there is none, goes frame by frame through the processor table.
 
-Owned by the event loop. Back-pressure: a peer that does not read its answers is not read from, and what it has
-asked already waits; one that goes on not reading is closed (A15). A peer whose requests take long gets a slice
-of time, then the others have theirs (A14). Framing errors close the connection before memory is asked for (A1).
+Owned by the event loop. Requests are handled where they were read while the loop has time, else in turns with those
+of other connections (`turns.py`, A14). A peer that does not read its answers is not read from, and what it has asked
+already waits; one that makes no progress is closed (`memory.py`, A15). What a server does later for a request, when a
+message wakes it or a thread has prepared it, passes through the same turns (`submit`, `in_turn`); threads are shared
+alike (`in_thread`). Framing errors close the connection before memory is asked for (A1).
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import asyncio
 import inspect
 import itertools
 import logging
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from penstock.errors import (
     CallTimeoutError,
@@ -38,6 +41,8 @@ from penstock.protocol.command import (
     frame_size,
 )
 from penstock.remoting.hooks import OnResponse, observed, prepare
+from penstock.remoting.turns import QUANTUM_NS
+from penstock.runtime.network import limit_unsent
 
 if TYPE_CHECKING:
     from penstock.remoting.endpoint import Endpoint
@@ -50,10 +55,15 @@ REMARK_MAX = 2048
 # A shorter silence says nothing about a connection, however impatient the caller.
 SILENT_MS = 500
 WITHDRAWN = "the permission was withdrawn while the request waited; ask an admin"
-# How long one peer's requests are handled before those of others are looked at.
-SLICE_MS = 20
 # Answers that are gathered before they are written, while there are more requests to handle.
-ANSWERS_BYTES = 1024 * 1024
+ANSWERS_BYTES = 256 * 1024
+# Over TLS, what one write hands over: the transport below keeps as much where it does not count.
+TLS_WRITE_BYTES = 64 * 1024
+# What the system takes of us for a peer that does not read.
+SENT_AHEAD_BYTES = 256 * 1024
+# What a request under way is counted with besides its frame.
+REQUEST_BYTES = 1024
+T = TypeVar("T")
 # Pieces of a frame that are smaller than this are joined at once: kept apart, each would cost far more than it holds.
 SMALL_PIECE = 4 * 1024
 
@@ -62,8 +72,9 @@ class FastPath(Protocol):
     """Takes runs of frames that need no closer look."""
 
     def process(self, connection: Connection, data: bytes, start: int) -> int:
-        """Handle frames from `start` on; where the first one begins that it leaves to the processor table, or
-        that is not complete. It writes answers itself, now or later."""
+        """Handle frames from `start` on, as many as take a millisecond or so; where the first one begins that it
+        leaves, or that is not complete. If it takes none, the first one is the processor table's. It writes answers
+        itself, now or later."""
 
 
 class Connection(asyncio.Protocol):
@@ -73,11 +84,17 @@ class Connection(asyncio.Protocol):
         self._endpoint = endpoint
         self._limits = endpoint.options.limits
         self._transport: asyncio.Transport | None = None
-        # Bytes of a frame that is not complete, or of frames that were put off.
+        # Bytes of a frame that is not complete, or of frames that wait for their turn (`_is_put_off`).
         self._partial: list[bytes | bytearray] = []
         self.partial_size = 0
         self._needed = 0
         self._is_put_off = False
+        # What else is done in this connection's turn.
+        self._jobs: deque[Callable[[], None]] = deque()
+        # Kept by `Turns` and by `Memory`.
+        self.turn_tag = 0
+        self.is_queued = False
+        self.kept_bytes = self.noted_bytes = 0
         self._out: list[bytes | bytearray] | None = None
         self._out_size = 0
         # Who waits for which answer: until when, and since when.
@@ -91,10 +108,25 @@ class Connection(asyncio.Protocol):
         # What rooms above keep with a connection; the key is the room's name.
         self.attributes: dict[str, Any] = {}
         now = endpoint.runtime.clock.monotonic_ms()
-        self.opened_ms = self.active_ms = self.heard_ms = now
+        self.opened_ms = self.active_ms = self.heard_ms = self.kept_since_ms = self.progress_ms = now
         # Since when a frame has been awaited: one that has begun, or a peer's first.
         self.frame_since_ms: int | None = now if endpoint.accepts else None
+        # Since when the system has not taken all that was written.
         self.paused_since_ms: int | None = None
+        self._write_size = 0
+        self._has_spoken = False
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the peer has to read before more is done for it."""
+        if self.paused_since_ms is None or not self._endpoint.accepts:
+            return False  # a client always reads, or two ends could wait for each other
+        return self.unread_bytes > self._endpoint.memory.allowance
+
+    @property
+    def answer_room(self) -> int:
+        """How large an answer should be at most that could be larger."""
+        return self._endpoint.memory.room
 
     @property
     def is_waiting(self) -> bool:
@@ -116,12 +148,20 @@ class Connection(asyncio.Protocol):
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.is_open = True
-        self._transport.set_write_buffer_limits(high=self._endpoint.options.write_buffer_pause_bytes)
+        if self._endpoint.accepts:
+            limit_unsent(transport, SENT_AHEAD_BYTES)
+        # Every byte that the system does not take is known, and so is when it has taken the last one.
+        self._transport.set_write_buffer_limits(high=0)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._write_size = TLS_WRITE_BYTES
         self._endpoint.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
         self._take_partial()
+        self._jobs.clear()
+        self._endpoint.memory.forget(self)
+        self._transport = None
         for task in self._tasks:
             task.cancel()
         pending, self._pending = self._pending, {}
@@ -136,24 +176,38 @@ class Connection(asyncio.Protocol):
         self._endpoint.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        self.active_ms = self.heard_ms = self._endpoint.now_ms
+        endpoint = self._endpoint
+        turns = endpoint.turns
+        self.active_ms = self.heard_ms = endpoint.now_ms
+        is_our_turn = turns.is_free and (self.paused_since_ms is None or not self.is_clogged)
         if self._partial:
             self._keep(data)
-            if self.partial_size >= self._needed and not self._is_put_off:
-                self._work(self._take_partial())
-        else:
-            self._work(data)
+            if self._is_put_off or self.partial_size < self._needed:
+                return
+            if is_our_turn:
+                data = self._take_partial()
+        elif not is_our_turn:
+            self._keep(data)
+        if not is_our_turn:
+            self._put_off()
+            return
+        began_ns = turns.now_ns()
+        self._work(data, began_ns + QUANTUM_NS)
+        turns.served(self, began_ns)
 
-    def _work(self, data: bytes) -> None:
+    def _work(self, data: bytes, deadline_ns: int) -> None:
         """Handle what is complete, keep the rest."""
         self._out, self._out_size = [], 0
         try:
-            consumed = self._handle(data)
+            consumed = self._handle(data, deadline_ns)
         except FrameError as error:
             self._flush_out()  # what was asked before the garbage is answered
             self._refuse_peer(error)
             return
         self._flush_out()
+        if consumed and not self._has_spoken:
+            self._has_spoken = True
+            self._endpoint.spoke(self)
         if consumed == len(data):
             self.frame_since_ms = None
             return
@@ -165,111 +219,145 @@ class Connection(asyncio.Protocol):
             self._refuse_peer(error)
             return
         if self._needed <= len(rest):
-            self._put_off()
+            self._put_off(is_heavy=True)
         elif self.frame_since_ms is None or consumed:
             self.frame_since_ms = self.active_ms
 
     def _keep(self, data: bytes) -> None:
+        if not self.is_open:
+            return
         self.partial_size += len(data)
         last = self._partial[-1] if self._partial else None
         if isinstance(last, bytearray) and len(data) < SMALL_PIECE:
             last += data
         else:
             self._partial.append(data if len(data) >= SMALL_PIECE or last is None else bytearray(data))
-        self._endpoint.kept(len(data))
+        self._endpoint.kept(self, len(data))
 
     def _take_partial(self) -> bytes:
         data = b"".join(self._partial)
         self._partial.clear()
-        self._endpoint.kept(-self.partial_size)
+        self._endpoint.kept(self, -self.partial_size)
         self.partial_size = 0
         return data
 
     # -- waiting our turn ------------------------------------------------------------------------------------
 
-    def _put_off(self) -> None:
-        """Complete frames are left over: the peer has to read first, or others have their turn."""
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do something for this peer in its turn, once it has room for an answer; never if it is closed before.
+
+        For what wakes a request that waits: a job takes about as long as a request, and never raises.
+        """
+        if self.is_open:
+            self._jobs.append(job)
+            self._endpoint.turns.add(self)
+
+    async def in_turn(self, work: Callable[[], T]) -> T:
+        """The outcome of something that is done in this peer's turn: what a request does after it had to wait."""
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def job() -> None:
+            if outcome.done():
+                return
+            try:
+                outcome.set_result(work())
+            except Exception as error:
+                outcome.set_exception(error)
+
+        self.submit(job)
+        return await outcome
+
+    async def in_thread(self, prepare: Callable[[], Callable[[], T]]) -> T:
+        """The outcome of work that would hold up the loop, done by a thread in this connection's turn. `prepare` is
+        called in the loop just before, and returns the work."""
+        return await self._endpoint.threads.run(self, prepare)
+
+    def serve(self, deadline_ns: int) -> bool:
+        """One turn; whether something is left for the next one, and need not wait for the peer."""
+        clock = self._endpoint.runtime.clock
+        while self._jobs and not self.is_clogged:
+            self._jobs.popleft()()
+            if clock.monotonic_ns() >= deadline_ns:
+                break
+        else:
+            if self._is_put_off and not self.is_clogged:
+                self._is_put_off = False
+                self._work(self._take_partial(), deadline_ns)
+        self._resume_reading()
+        return bool(self._jobs or self._is_put_off) and self.is_open and not self.is_clogged
+
+    def _put_off(self, *, is_heavy: bool = False) -> None:
+        """What is kept may hold a whole frame, which waits for its turn or for the peer to read."""
         if self._transport is None or not self.is_open:
             return
         self._is_put_off = True
         self.frame_since_ms = None
         self._transport.pause_reading()
-        if self.paused_since_ms is None:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        if not self.is_clogged:  # else it is served when the peer has read
+            self._endpoint.turns.add(self, is_heavy=is_heavy)
 
-    def _go_on(self) -> None:
-        """Handle what was put off; unless the peer has to read first, in which case that calls this again."""
-        if not self._is_put_off or self.paused_since_ms is not None or not self.is_open:
-            return
-        self._is_put_off = False
-        self._work(self._take_partial())
-        self._read_again()
-
-    def _read_again(self) -> None:
-        if self._is_put_off or self.paused_since_ms is not None:
-            return
-        if self._transport is not None and not self._transport.is_closing():
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._is_put_off:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """The peer does not read what we answer: do not read what it asks."""
+        """The system has not taken all that was written."""
         self.paused_since_ms = self._endpoint.now_ms
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._endpoint.paused(self)
 
     def resume_writing(self) -> None:
+        """It has now."""
         self.paused_since_ms = None
-        self._endpoint.resumed(self)
-        if self._is_put_off:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        self._read_again()
+        self._endpoint.memory.note(self, self._endpoint.now_ms)
+        if self._jobs or self._is_put_off:
+            self._endpoint.turns.add(self, is_heavy=True)
+        self._resume_reading()
 
     # -- frames ----------------------------------------------------------------------------------------------
 
-    def _handle(self, data: bytes) -> int:
+    def _handle(self, data: bytes, deadline_ns: int) -> int:
         """Handle complete frames, all of them unless it is enough for now; how many bytes they took."""
         at, end, fast, clock = 0, len(data), self._endpoint.fast_path, self._endpoint.runtime.clock
-        deadline_ms = 0
         while end - at >= PREFIX_SIZE and self.is_open:
-            if fast is not None:
-                at = fast.process(self, data, at)
-                if end - at < PREFIX_SIZE:
+            taken = at if fast is None else fast.process(self, data, at)
+            if taken == at:
+                taken = self._handle_one(data, at)
+                if taken == at:
                     break
-            size = frame_size(data, at, self._limits)
-            if size > end - at:
-                break
-            try:
-                command = decode_frame(data, at, at + size, self._limits)
-            except FrameError as error:
-                if error.opaque is None:
-                    raise
-                refused = Command(0, opaque=error.opaque)
-                self._put(refused.answer(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_MAX]))
-            else:
-                self._take(command)
-            at += size
-            if self._is_clogged():
-                break
-            now_ms = clock.monotonic_ms()
-            if not deadline_ms:
-                deadline_ms = now_ms + SLICE_MS
-            elif now_ms >= deadline_ms:
+            at = taken
+            if at == end or self._must_be_read_first() or clock.monotonic_ns() >= deadline_ns:
                 break
         return at
 
-    def _is_clogged(self) -> bool:
+    def _handle_one(self, data: bytes, at: int) -> int:
+        """Have the processor table handle a frame; where the next one begins, or the same if it is not complete."""
+        end = at + frame_size(data, at, self._limits)
+        if end > len(data):
+            return at
+        try:
+            command = decode_frame(data, at, end, self._limits)
+        except FrameError as error:
+            if error.opaque is None:
+                raise
+            refused = Command(0, opaque=error.opaque)
+            self._put(refused.answer(ResponseCode.SYSTEM_ERROR, str(error)[:REMARK_MAX]))
+        else:
+            self._take(command, end - at)
+        return end
+
+    def _must_be_read_first(self) -> bool:
         """Whether more was answered than the peer has read; what was answered so far is on its way then."""
-        if self._out_size > min(self._endpoint.options.write_buffer_pause_bytes, ANSWERS_BYTES):
+        if self._out_size > LARGE_BODY and self._out_size > min(
+            self._endpoint.memory.allowance, ANSWERS_BYTES
+        ):
             self._flush_out()
             self._out, self._out_size = [], 0
-        return self.paused_since_ms is not None
+        return self.is_clogged
 
     def _refuse_peer(self, error: FrameError) -> None:
         self._endpoint.refused(self, str(error))
         self.close(f"not a frame: {error}")
 
-    def _take(self, command: Command) -> None:
+    def _take(self, command: Command, size: int) -> None:
         if command.is_response:
             waiting = self._pending.pop(command.opaque, None)
             if waiting is not None:  # else too late: its caller was told so long ago
@@ -302,9 +390,20 @@ class Connection(asyncio.Protocol):
             busy = f"[OVERLOAD]{len(self._tasks)} requests of this connection are under way; wait for answers"
             self._reply(command, command.answer(ResponseCode.SYSTEM_BUSY, busy))
         else:
-            task = asyncio.ensure_future(self._later(command, outcome))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(command, outcome, size + REQUEST_BYTES)
+
+    def _begin(self, command: Command, outcome: Awaitable[Command | None], size: int) -> None:
+        """A request is under way: until it is answered it counts with the size of its frame."""
+        self._endpoint.kept(self, size)
+        task = asyncio.ensure_future(self._later(command, outcome))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if self._transport is not None:  # else all that it kept was forgotten at once
+                self._endpoint.kept(self, -size)
+
+        task.add_done_callback(ended)
 
     async def _later(self, command: Command, outcome: Awaitable[Command | None]) -> None:
         try:
@@ -351,28 +450,40 @@ class Connection(asyncio.Protocol):
         if self._out is not None:
             self._out.append(data)
             self._out_size += len(data)
-        elif self.is_open and self._transport is not None:
+        elif self.is_open:
             self.active_ms = self._endpoint.now_ms
-            self._transport.write(data)
-            self._look_at_buffer()
+            self._hand_over([data], len(data))
 
     def _flush_out(self) -> None:
         out, self._out = self._out, None
-        if not out or self._transport is None or not self.is_open:
+        if not out or not self.is_open:
             return
-        if len(out) == 1:
-            self._transport.write(out[0])
-        elif self._out_size > len(out) * LARGE_BODY:
-            self._transport.writelines(out)  # large ones leave from where they are
-        else:
-            self._transport.write(b"".join(out))
-        self._look_at_buffer()
+        self._hand_over(out, self._out_size)
 
-    def _look_at_buffer(self) -> None:
-        if self.paused_since_ms is not None and self._transport is not None:
-            waiting = self._transport.get_write_buffer_size()
-            if waiting > self._endpoint.options.write_buffer_bytes_max:
-                self.abort(f"{waiting} bytes wait for a peer that does not read")
+    def _hand_over(self, out: list[bytes | bytearray], size: int) -> None:
+        """To the transport, and count what it has to keep."""
+        transport = self._transport
+        if transport is None:
+            return
+        endpoint = self._endpoint
+        if self.paused_since_ms is not None:
+            endpoint.memory.note(self, endpoint.now_ms)
+            waiting = self.noted_bytes
+            if waiting > endpoint.options.write_buffer_bytes_max:
+                endpoint.give_up(self, f"{waiting} bytes wait for a peer that does not read")
+                return
+        if self._write_size and size > self._write_size:
+            for one in out:
+                for at in range(0, len(one), self._write_size):
+                    transport.write(one[at : at + self._write_size])
+        elif len(out) == 1:
+            transport.write(out[0])
+        elif size > len(out) * LARGE_BODY:
+            transport.writelines(out)  # large ones leave from where they are
+        else:
+            transport.write(b"".join(out))
+        if self.paused_since_ms is not None:
+            endpoint.memory.note(self, endpoint.now_ms, size)
 
     def send(self, command: Command) -> None:
         """A one-way request: nobody will answer."""
@@ -469,10 +580,13 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str = "") -> None:
         """Close at once; what was not sent is lost."""
         self.close_reason = self.close_reason or why
-        if self._transport is not None:
-            self._transport.abort()
         self.is_open = False
-        self._take_partial()
+        self._partial.clear()
+        self.partial_size = 0
+        self._endpoint.memory.forget(self)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
 
 def _address(name: Any) -> HostAddress:

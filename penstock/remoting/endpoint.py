@@ -1,7 +1,8 @@
 """What all connections of a server or a client share: the table, the limits, the clock and one timer.
 
-The timer looks every 50 ms for callers whose time is over while there are any, and every second for peers
-that are idle, slow or silent (A2, A15). `now_ms` is refreshed by it, so that no clock is read per frame.
+The timer looks every 50 ms for callers whose time is over while there are any, and at what peers have not read; every
+second for peers that are idle, slow or silent (A2, A15). `now_ms` is refreshed by it, so that no clock is read per
+frame. Connections that a server closes for their behaviour are logged with the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Callable
 
 from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.hooks import RpcHook
+from penstock.remoting.memory import Keeper, Memory
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable, RequestGuard
+from penstock.remoting.threads import Threads
+from penstock.remoting.turns import Turns
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
 
@@ -40,7 +44,9 @@ class Endpoint:
         accepts: bool,
         hook: RpcHook | None = None,
         guard: RequestGuard | None = None,
+        beside: Endpoint | None = None,
     ) -> None:
+        """`beside` is another one of the process, with which it shares time, threads and memory."""
         self.accepts = accepts
         self.hook = hook
         self.guard = guard
@@ -48,20 +54,25 @@ class Endpoint:
         self.runtime = runtime
         self.options = options
         self.fast_path = fast_path
+        self.turns: Turns = Turns(runtime.clock) if beside is None else beside.turns
+        self.threads: Threads = Threads() if beside is None else beside.threads
+        own = Memory(options, self._shed if accepts else None)
+        self.memory: Memory = own if beside is None else beside.memory
         self.connections: set[Connection] = set()
-        self.meters = Meters(("opened", "closed", "refused_frames", "refused_connections", "timed_out"))
+        self.meters = Meters(
+            ("opened", "closed", "refused_frames", "refused_connections", "timed_out", "shed")
+        )
         self.now_ms = runtime.clock.monotonic_ms()
         self._on_open = on_open
         self._on_close = on_close
         self._per_ip: Counter[str] = Counter()
+        # Those that have not sent a frame yet, the oldest first.
+        self._silent: dict[Connection, None] = {}
         self._blamed: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._deadlines = False
         self._empty: asyncio.Event | None = None
-        self._kept_bytes = 0
-        # Peers that do not read, the longest first.
-        self._slow: dict[Connection, None] = {}
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -72,20 +83,30 @@ class Endpoint:
         self.now_ms = self.runtime.clock.monotonic_ms()
         self.connections.add(connection)
         self._per_ip[connection.peer.ip] += 1
+        self._silent[connection] = None
         self.meters.add("opened")
-        if (
-            len(self.connections) > self.options.connections_max
-            or self._per_ip[connection.peer.ip] > self.options.connections_per_ip_max
-        ):
-            self.meters.add("refused_connections")
-            self._blame(connection, "too many connections")
-            connection.abort("too many connections")
-        elif self._on_open is not None:
+        if self._on_open is not None:
             self._on_open(connection)
+        ip = connection.peer.ip
+        if self._per_ip[ip] > self.options.connections_per_ip_max:
+            self._turn_away(next((one for one in self._silent if one.peer.ip == ip), connection))
+        elif len(self.connections) > self.options.connections_max:
+            self._turn_away(next(iter(self._silent)))
+
+    def _turn_away(self, connection: Connection) -> None:
+        """One of too many: who connects and says nothing keeps nobody else out."""
+        self._silent.pop(connection, None)
+        self.meters.add("refused_connections")
+        self._blame(connection, "too many connections")
+        connection.abort("too many connections")
+
+    def spoke(self, connection: Connection) -> None:
+        """A connection sent its first frame."""
+        self._silent.pop(connection, None)
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._slow.pop(connection, None)
+        self._silent.pop(connection, None)
         self._per_ip[connection.peer.ip] -= 1
         if self._per_ip[connection.peer.ip] <= 0:
             del self._per_ip[connection.peer.ip]
@@ -100,28 +121,21 @@ class Endpoint:
         self.meters.add("refused_frames")
         self._blame(connection, why)
 
-    def kept(self, size: int) -> None:
-        """So many bytes more, or fewer, wait for the rest of their frame. Over the limit whoever keeps most goes."""
-        self._kept_bytes += size
-        if size > 0 and self._kept_bytes > self.options.incomplete_bytes_max:
-            largest = max(self.connections, key=lambda one: one.partial_size if one.is_open else 0)
-            self.refused(largest, f"{largest.partial_size} bytes of a frame while there is no room for them")
-            largest.abort("too many bytes of frames that are not complete")
+    def kept(self, connection: Connection, size: int) -> None:
+        """A connection keeps so many bytes of requests more, or fewer."""
+        self.memory.kept(connection, size, self.now_ms)
 
-    def paused(self, connection: Connection) -> None:
-        """A peer does not read its answers. Where all of them keep too much waiting, the slowest is given up."""
-        self._slow[connection] = None
-        if len(self._slow) * self.options.write_buffer_pause_bytes > self.options.unread_bytes_max:
-            self._give_up(next(iter(self._slow)))
-
-    def resumed(self, connection: Connection) -> None:
-        self._slow.pop(connection, None)
-
-    def _give_up(self, connection: Connection) -> None:
-        self._slow.pop(connection, None)
+    def give_up(self, connection: Connection, why: str) -> None:
+        """Close a connection for its behaviour."""
         self.meters.add("timed_out")
-        self._blame(connection, "too many answers wait for peers that do not read")
-        connection.abort("too many answers wait for peers that do not read")
+        _LOG.warning("closing the connection from %s: %s", connection.peer, why)
+        connection.abort(why)
+
+    def _shed(self, keeper: Keeper, why: str) -> None:
+        if isinstance(keeper, Connection):
+            self.meters.add("shed")
+            _LOG.warning("closing the connection from %s to save memory: %s", keeper.peer, why)
+            keeper.abort(f"the server is short of memory: {why}")
 
     def _blame(self, connection: Connection, why: str) -> None:
         """Said once per peer: one that tries again and again must not fill the log."""
@@ -151,26 +165,29 @@ class Endpoint:
             for connection in list(self.connections):
                 if connection.expire(now):
                     self._deadlines = True
+        for keeper in list(self.memory.slow):
+            self.memory.note(keeper, now)
         if self._ticks % SWEEP_TICKS == 0:
             for connection in list(self.connections):
                 self._look_at(connection, now)
-            while sum(one.unread_bytes for one in self._slow) > self.options.unread_bytes_max:
-                self._give_up(max(self._slow, key=lambda one: one.unread_bytes))
         self._schedule()
 
     def _look_at(self, connection: Connection, now: int) -> None:
         options = self.options
         # One that was closed stays until its answers have gone out: a peer that leaves them must not keep it.
-        unread_since_ms = connection.paused_since_ms if connection.is_open else connection.active_ms
-        if unread_since_ms is not None and now - unread_since_ms > options.write_timeout_ms:
-            self.meters.add("timed_out")
-            connection.abort("the peer does not read its answers")
+        if connection.paused_since_ms is not None and now - connection.progress_ms > self.memory.timeout_ms:
+            unread, silent_s = connection.unread_bytes, (now - connection.progress_ms) // 1000
+            self.give_up(connection, f"it read none of {unread} bytes of answers for {silent_s} s")
         elif (
             connection.frame_since_ms is not None
             and now - connection.frame_since_ms > options.frame_timeout_ms
         ):
-            self.meters.add("timed_out")
-            connection.abort("a frame took too long to arrive")
+            begun = (
+                f"{connection.partial_size} bytes of a frame came"
+                if connection.partial_size
+                else "no frame came"
+            )
+            self.give_up(connection, f"{begun} in {options.frame_timeout_ms} ms")
         elif now - connection.active_ms > options.idle_timeout_ms and not connection.is_waiting:
             self.meters.add("timed_out")
             connection.close("idle")

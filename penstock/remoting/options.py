@@ -27,16 +27,21 @@ class RemotingOptions:
     idle_timeout_ms: int = 120_000
     # A frame that has begun must be complete after this time, and so must the first frame after connecting.
     frame_timeout_ms: int = 30_000
-    # Bytes of frames that are not complete, of all connections; over this the connection with most of them is closed.
-    incomplete_bytes_max: int = 256 * 1024 * 1024
+    # Memory for requests of all connections: frames that are not complete, wait for their turn, or are under way.
+    # Over this the connections that keep most for longest are closed.
+    incomplete_bytes_max: int = 96 * 1024 * 1024
     # Answers waiting for a peer that does not read: over this the connection is closed.
     write_buffer_bytes_max: int = 64 * 1024 * 1024
-    # Answers waiting over which no more requests are read from the peer (it resumes when it has read them).
+    # Answers waiting over which no more requests are read from the peer (it resumes when it has read them). While
+    # many peers do not read it is less: a quarter of what is left of half of unread_bytes_max.
     write_buffer_pause_bytes: int = 4 * 1024 * 1024
-    # Answers waiting for all peers that do not read; over this the slowest of them is closed.
-    unread_bytes_max: int = 1024 * 1024 * 1024
+    # Memory for answers that peers have not read yet, of all connections. Over this the connections that leave most
+    # unread for longest are closed.
+    unread_bytes_max: int = 96 * 1024 * 1024
     # A peer that has read nothing of what waits for it for this long is closed.
     write_timeout_ms: int = 60_000
+    # The same while unread answers take more than a quarter of unread_bytes_max.
+    write_timeout_pressed_ms: int = 10_000
     # Requests of one connection that may be under way at once; more are answered with SYSTEM_BUSY.
     requests_in_flight_max: int = 4_096
     # How long connecting to a peer may take (connectTimeoutMillis).

@@ -34,14 +34,16 @@ class RemotingServer:
         fast_path: FastPath | None = None,
         tls: TlsOptions | None = None,
         guard: RequestGuard | None = None,
+        beside: RemotingServer | None = None,
     ) -> None:
+        """`beside` is another server of the process, with which it shares time, threads and memory."""
         self._host = host
         self._port = port
         self._tls = tls or TlsOptions()
         self._runtime = runtime
         self.table = table
         self.options = options or RemotingOptions()
-        self._endpoint = Endpoint(
+        self._endpoint: Endpoint = Endpoint(
             table,
             runtime,
             self.options,
@@ -51,6 +53,7 @@ class RemotingServer:
             fast_path if guard is None else None,
             accepts=True,
             guard=guard,
+            beside=None if beside is None else beside._endpoint,
         )
         self._listener: Listener | None = None
         self._watch: CertificateWatch | None = None

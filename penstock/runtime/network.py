@@ -9,15 +9,19 @@ at is what is dialled: a name is resolved once.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.runtime.addresses import parse_ip, require_dialable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+# Linux's, which Python names since 3.12.
+_TCP_NOTSENT_LOWAT = 25
 
 
 class Listener(Protocol):
@@ -73,7 +77,9 @@ class _SystemListener:
 
 TLS_HANDSHAKE_BYTE = 0x16
 FIRST_BYTE_TIMEOUT_S = 30
-# Connections that have not said anything yet; nobody else counts those.
+HANDSHAKE_TIMEOUT_S = 10
+# Connections that have sent nothing yet, or are in their handshake: only here are these counted. Beyond it the oldest
+# is closed, because an honest one is through in a moment.
 SILENT_MAX = 1_000
 
 
@@ -86,7 +92,8 @@ class _PeekingListener:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._address = sock.getsockname()[:2]
-        self._tasks: set[asyncio.Task[None]] = set()
+        # The oldest first.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._loop.add_reader(sock.fileno(), self._accept)
 
     @property
@@ -99,12 +106,13 @@ class _PeekingListener:
         except OSError:  # gone again, or out of descriptors: the next one is tried
             return
         if len(self._tasks) >= SILENT_MAX:
-            peer.close()
-            return
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]
+            oldest.cancel()
         peer.setblocking(False)
         task = self._loop.create_task(self._serve(peer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
     async def _serve(self, peer: socket.socket) -> None:
         try:
@@ -117,7 +125,12 @@ class _PeekingListener:
                 self._loop.remove_reader(peer.fileno())
             first = peer.recv(1, socket.MSG_PEEK)
             secure = bool(first) and first[0] == TLS_HANDSHAKE_BYTE
-            await self._loop.connect_accepted_socket(self._factory, peer, ssl=self._tls if secure else None)
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                peer,
+                ssl=self._tls if secure else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if secure else None,
+            )
         except (OSError, TimeoutError, asyncio.CancelledError):
             peer.close()
 
@@ -141,7 +154,10 @@ class SystemNetwork:
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> Listener:
         loop = asyncio.get_running_loop()
-        return _SystemListener(await loop.create_server(factory, host, port, ssl=tls))
+        handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
+        return _SystemListener(
+            await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
+        )
 
     async def listen_both(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
@@ -174,6 +190,22 @@ class SystemNetwork:
 def _resolved(found: Sequence[tuple[Any, ...]]) -> list[str]:
     """The addresses in the answer of a resolver, each once."""
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def limit_unsent(transport: asyncio.BaseTransport, size: int) -> None:
+    """Have the system keep no more than so many bytes that the peer has not made room for, where it can.
+
+    What is on its way does not count, so a long fast line is as fast as before. Without this a peer that does not
+    read costs megabytes of the system's memory.
+    """
+    sock = transport.get_extra_info("socket")
+    if sys.platform != "linux" or sock is None:
+        return
+    try:
+        with socket.socket(fileno=os.dup(sock.fileno())) as same:
+            same.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, size)
+    except OSError:
+        pass  # not a TCP socket, or gone already
 
 
 class Wire:

@@ -11,6 +11,7 @@ from penstock.remoting import RemotingOptions
 from penstock.security import AccessOptions
 from penstock.store import StoreOptions
 from tests.abuse import (
+    test_fairness,
     test_limits_broker,
     test_limits_idempotence,
     test_limits_nameserver,
@@ -26,6 +27,7 @@ from tests.abuse.limits import TESTED
 from tests.abuse.observed import ROOT
 
 MODULES = (
+    test_fairness,
     test_limits_broker,
     test_limits_idempotence,
     test_limits_nameserver,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
+from tests.abuse.corpus import properties
 from tests.abuse.limits import limit
 from tests.abuse.test_limits_remoting import at_broker
 from tests.support.raw_peer import RawPeer
-from tests.support.running_broker import Bench
+from tests.support.running_broker import Bench, send_fields
 from tests.waiting import until
 
 PAUSE = 256 * 1024
@@ -54,8 +54,9 @@ def test_pulls_of_one_chunk_are_answered_as_fast_as_they_are_read_and_no_faster(
         await fill(bench)
         peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
         peer.send(*(pull(n) for n in range(PULLS)))
-        await until(lambda: unread(bench) > PAUSE)
-        await asyncio.sleep(0.3)
+        await until(lambda: unread(bench) > 0)
+        for _ in range(50):
+            assert (await bench.client.send()).code == 0
         assert unread(bench) < PAUSE + 2 * 256 * 1024, "the rest was read, too"
         answers = [await peer.read() for _ in range(PULLS)]
         assert [answer.opaque for answer in answers] == [*range(PULLS)]
@@ -68,18 +69,24 @@ def test_pulls_of_one_chunk_are_answered_as_fast_as_they_are_read_and_no_faster(
 
 @limit("remoting.write_buffer_bytes_max")
 @pytest.mark.abuse("A15")
-def test_answers_that_come_of_themselves_are_not_kept_without_end(tmp_path: Path) -> None:
-    """Held pulls are answered by a message, whether their peer reads or not."""
+def test_answers_that_threads_have_made_are_not_kept_without_end(tmp_path: Path) -> None:
+    """Searches that are under way are answered, whether their peer reads or not."""
 
     async def test(bench: Bench) -> None:
-        await fill(bench, 1)
+        keyed = send_fields("Large", props=properties(KEYS="k", UNIQ_KEY="u"))
+        for _ in range(4):
+            assert (await bench.client.call(310, keyed, bytes(60_000))).code == 0
         peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
-        peer.send(*(pull(n, 1, wait_ms=20_000) for n in range(200)))
-        polling = bench.broker.pulls.polling  # type: ignore[union-attr]
-        await until(lambda: len(polling) == 200)
-        await fill(bench, 1)
+        query = {
+            "topic": "Large",
+            "key": "k",
+            "maxNum": "32",
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**62),
+        }
+        peer.send(*(Command(12, query, opaque=n) for n in range(200)))
+        await peer.read()
         await until(lambda: len(bench.broker.connections) == 1)
-        assert len(polling) == 0
         await peer.close()
 
     at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, write_buffer_bytes_max=2 << 20)
@@ -120,10 +127,11 @@ def test_a_peer_that_is_refused_and_does_not_read_is_not_kept(tmp_path: Path) ->
         write_timeout_ms=400,
         write_buffer_pause_bytes=64 << 20,
         write_buffer_bytes_max=96 << 20,
+        unread_bytes_max=1 << 30,
     )
 
 
-@limit("remoting.unread_bytes_max")
+@limit("remoting.unread_bytes_max", "remoting.write_timeout_pressed_ms")
 @pytest.mark.abuse("A14")
 @pytest.mark.abuse("A15")
 def test_all_slow_readers_together_keep_only_so_much(tmp_path: Path) -> None:
@@ -142,4 +150,10 @@ def test_all_slow_readers_together_keep_only_so_much(tmp_path: Path) -> None:
         for peer in (reader, *peers):
             await peer.close()
 
-    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, unread_bytes_max=1 << 20)
+    at_broker(
+        tmp_path,
+        test,
+        write_buffer_pause_bytes=PAUSE,
+        unread_bytes_max=1 << 20,
+        write_timeout_pressed_ms=400,
+    )

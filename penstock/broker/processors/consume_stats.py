@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from penstock.broker.consumers import Consumers
@@ -100,15 +100,16 @@ class ConsumeStatsProcessor:
         listed: list[dict[str, tuple[ConsumeStats, ...]]] = []
         lag = in_flight = 0
         for group in [*self._groups.all()]:
-            await asyncio.sleep(0)
-            stats = tuple(self._stats_by_topic(group, is_order=header.is_order))
+            stats = await connection.in_turn(
+                partial(lambda one: tuple(self._stats_by_topic(one, is_order=header.is_order)), group)
+            )
             lag += sum(item.lag for item in stats)
             in_flight += sum(
                 place.pull_offset - place.consumer_offset for item in stats for place in item.offsets.values()
             )
             listed.append({group: stats})
         body = ConsumeStatsList(tuple(listed), self._address(), lag, in_flight)
-        return command.answer(body=await asyncio.to_thread(body.encode))
+        return command.answer(body=await connection.in_thread(lambda: body.encode))
 
     def _stats_by_topic(self, group: str, *, is_order: bool) -> Iterable[ConsumeStats]:
         for topic in self._offsets.topics_of_group(group):

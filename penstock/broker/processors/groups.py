@@ -6,8 +6,9 @@ is answered when it is in its file.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from penstock.broker.channels import ClientChannel
 from penstock.broker.consumers import Consumers
@@ -132,8 +133,10 @@ class GroupsProcessor:
     # -- questions -------------------------------------------------------------------------------------------
 
     def handle_get_all(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
-        table = self._groups.snapshot()
-        return answer_table(command, len(table.groups), lambda: encode_group_table(table))
+        def prepare() -> Callable[[], bytes]:
+            return partial(encode_group_table, self._groups.snapshot())
+
+        return answer_table(connection, command, len(self._groups.all()), prepare)
 
     def handle_get(self, connection: Connection, command: Command) -> Command:
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.fields).group

@@ -6,7 +6,8 @@ reach every group; else the client is told that there is none and decides itself
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from penstock.broker.groups import Groups
 from penstock.broker.offsets import ConsumerOffsets
@@ -154,8 +155,10 @@ class OffsetsProcessor:
     def handle_get_all_consumer_offset(
         self, connection: Connection, command: Command
     ) -> Command | Awaitable[Command]:
-        table = self._offsets.snapshot()
-        return answer_table(command, len(table.offsets), lambda: encode_consumer_offsets(table))
+        def prepare() -> Callable[[], bytes]:
+            return partial(encode_consumer_offsets, self._offsets.snapshot())
+
+        return answer_table(connection, command, self._offsets.pairs, prepare)
 
 
 def _offset(command: Command, offset: int) -> Command:

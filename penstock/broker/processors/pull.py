@@ -21,9 +21,9 @@ table (A16). What was read leaves as the buffer it was gathered into. Owned by t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from penstock.broker.consumers import Consumers
 from penstock.broker.filtering import Filters, PullFilter
@@ -49,6 +49,8 @@ from penstock.runtime import Clock
 from penstock.store import GetResult, GetStatus, MessageStore
 
 MASTER_ID = 0
+# What a compiled expression takes at most for each of its characters.
+EXPRESSION_COST = 16
 _RESET = "OFFSET_RESET"
 # Flags as plain numbers: arithmetic with an enumeration's members costs a microsecond each time.
 _READ = int(Permission.READ)
@@ -242,7 +244,7 @@ class PullProcessor:
         moved = self._reset(pull)
         if moved is not None:
             return moved
-        result = self._get(pull)
+        result = self._get(pull, connection.answer_room)
         if header.sys_flag & _COMMIT and header.commit_offset >= 0 and not self.options.is_slave:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         code, result = self._outcome(pull, result)
@@ -252,9 +254,9 @@ class PullProcessor:
             return None
         return self._response(pull, result, code)
 
-    def _get(self, pull: Pull) -> GetResult:
+    def _get(self, pull: Pull, room: int) -> GetResult:
         header = pull.header
-        count, size = self._limits(pull)
+        count, size = self._limits(pull, room)
         wanted = pull.wanted
         if wanted is not None:
             wanted.begin()
@@ -266,11 +268,14 @@ class PullProcessor:
                 return found
         return self._store.get(header.topic, header.queue_id, pull.offset, count, size, pull.codes, wanted)
 
-    def _limits(self, pull: Pull) -> tuple[int, int]:
-        """Messages and bytes that the answer may have."""
+    def _limits(self, pull: Pull, room: int) -> tuple[int, int]:
+        """Messages and bytes that the answer may have; a scan gets less where little memory is left."""
         header, options = pull.header, self.options
         if self._is_scan(header):
-            count, size = options.scan_count_max, options.scan_bytes_max
+            count, size = (
+                options.scan_count_max,
+                min(options.scan_bytes_max, max(room, options.pull_bytes_memory_max)),
+            )
         elif self._is_in_memory(pull):
             count, size = options.pull_count_memory_max, options.pull_bytes_memory_max
         else:
@@ -287,17 +292,22 @@ class PullProcessor:
             and (header.max_msg_bytes or 0) > options.pull_bytes_memory_max
         )
 
-    async def _scan_from_disk(self, connection: Connection, pull: Pull) -> Command | None:
+    async def _scan_from_disk(self, connection: Connection, pull: Pull) -> None:
         header = pull.header
-        count, size = self._limits(pull)
-        await asyncio.to_thread(
+        count, size = self._limits(pull, connection.answer_room)
+        warm = partial(
             self._store.reader.warm,
             *(header.topic, header.queue_id, pull.offset, count, size, pull.codes, pull.wanted),
         )
+        await connection.in_thread(lambda: warm)
         try:
-            return self._answer(connection, pull)
+            answer = await connection.in_turn(lambda: self._answer(connection, pull))
         except BusyError as error:
-            return pull.command.answer(error.code, str(error), error.fields)
+            answer = pull.command.answer(error.code, str(error), error.fields)
+        if answer is not None:
+            connection.answer(
+                pull.command, answer
+            )  # it may have waited long: the right to it is checked again
 
     def _is_in_memory(self, pull: Pull) -> bool:
         """Whether the first record lies in the part of the log that the page cache should still hold."""
@@ -408,7 +418,10 @@ class PullProcessor:
             wait_ms = min(max(header.suspend_timeout_millis, 0), options.long_poll_max_ms)
         else:
             wait_ms = options.short_polling_ms
-        self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms)
+        size = pull.command.size
+        if pull.wanted is not None:
+            size += EXPRESSION_COST * len(pull.subscription.sub_string)
+        self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms, size)
         if self._has_news(pull):  # made visible by another thread since we looked
             self.polling.wake(header.topic, header.queue_id)
 
@@ -421,7 +434,7 @@ class PullProcessor:
         if not connection.is_open:
             return True
         try:
-            answer = self._later(pull, is_final)
+            answer = self._later(pull, connection.answer_room, is_final)
         except PenstockError as error:
             answer = pull.command.answer(error.code, str(error))
         if answer is None:
@@ -429,7 +442,7 @@ class PullProcessor:
         connection.answer(pull.command, answer)
         return True
 
-    def _later(self, pull: Pull, is_final: bool) -> Command | None:
+    def _later(self, pull: Pull, room: int, is_final: bool) -> Command | None:
         header = pull.header
         if self._offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
             moved = self._reset(pull)
@@ -437,7 +450,7 @@ class PullProcessor:
                 return moved
         self._follow_group(pull)
         while is_final or self._has_news(pull):
-            result = self._get(pull)
+            result = self._get(pull, room)
             skipped = result.status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.OFFSET_FOUND_NULL)
             if skipped and result.next_offset > pull.offset and result.next_offset < result.max_offset:
                 if pull.wanted is not None and result.status is GetStatus.NO_MATCHED_MESSAGE:

@@ -6,7 +6,6 @@ others are one read. Answers hold the stored records as they are.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from penstock.broker.consumers import Consumers
@@ -51,13 +50,10 @@ class QueryProcessor:
         header = QueryMessageRequestHeader.decode(command.fields)
         self._gate.check_search(header.topic)
         limit = UNIQUE_KEY_MAX if header.is_unique_key else header.max_num
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            None,
-            partial(
-                self._find, header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp
-            ),
+        find = partial(
+            self._find, header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp
         )
+        found = await connection.in_thread(lambda: find)
         fields = QueryMessageResponseHeader(
             index_last_update_timestamp=self._store.dispatcher.last_timestamp,
             index_last_update_phyoffset=max(self._store.index.end_phy, 0),

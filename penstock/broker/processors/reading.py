@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -10,6 +9,7 @@ from penstock.broker.stored_table import StoredTable
 from penstock.errors import CodecError, RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.remoting import Connection
 
 T = TypeVar("T")
 # Unknown members of a topic or a group are kept for newer versions, but not without end.
@@ -26,13 +26,20 @@ def read_body(command: Command, decode: Callable[[bytes | bytearray], T]) -> T:
         raise RequestError(ResponseCode.SYSTEM_ERROR, error.message, error.hint) from error
 
 
-def answer_table(command: Command, size: int, encode: Callable[[], bytes]) -> Command | Awaitable[Command]:
-    """The answer with a whole table; `encode` must work on what nobody changes any more."""
-    return command.answer(body=encode()) if size < ASIDE_FROM else _answer_aside(command, encode)
+def answer_table(
+    connection: Connection, command: Command, size: int, prepare: Callable[[], Callable[[], bytes]]
+) -> Command | Awaitable[Command]:
+    """The answer with a whole table of so many entries. `prepare` copies the table and returns what encodes the copy;
+    for a large one not before a thread is free to do that, so that requests which wait keep no copies."""
+    if size < ASIDE_FROM:
+        return command.answer(body=prepare()())
+    return _answer_aside(connection, command, prepare)
 
 
-async def _answer_aside(command: Command, encode: Callable[[], bytes]) -> Command:
-    return command.answer(body=await asyncio.to_thread(encode))
+async def _answer_aside(
+    connection: Connection, command: Command, prepare: Callable[[], Callable[[], bytes]]
+) -> Command:
+    return command.answer(body=await connection.in_thread(prepare))
 
 
 class _Saved(Protocol):

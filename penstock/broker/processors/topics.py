@@ -179,9 +179,10 @@ class TopicsProcessor:
     def handle_get_all_topic_config(
         self, connection: Connection, command: Command
     ) -> Command | Awaitable[Command]:
-        topics = dict(self._topics.all())
-        wrapper = TopicConfigSerializeWrapper(self._topics.data_version, topics)
-        return answer_table(command, len(topics), wrapper.encode)
+        def prepare() -> Callable[[], bytes]:
+            return TopicConfigSerializeWrapper(self._topics.data_version, dict(self._topics.all())).encode
+
+        return answer_table(connection, command, len(self._topics.all()), prepare)
 
     def handle_get_topic_config(self, connection: Connection, command: Command) -> Command:
         config = self._require(GetTopicConfigRequestHeader.decode(command.fields).topic)

@@ -15,7 +15,8 @@ from tests.waiting import turns, until
 
 
 def connection() -> SimpleNamespace:
-    return SimpleNamespace(attributes={}, is_open=True)
+    """Served at once: its turns are tested where they are made."""
+    return SimpleNamespace(attributes={}, is_open=True, submit=lambda job: job())
 
 
 class Table:

@@ -289,22 +289,33 @@ def test_an_idle_connection_is_closed() -> None:
     run(test, replace(OPTIONS, idle_timeout_ms=200))
 
 
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes a connection without a word."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
 @pytest.mark.abuse("A14")
 def test_connections_are_limited_in_all_and_per_address() -> None:
     for options in (replace(OPTIONS, connections_max=3), replace(OPTIONS, connections_per_ip_max=3)):
 
         async def test(bench: Bench) -> None:
             peers = [await asyncio.open_connection("127.0.0.1", bench.server.address.port) for _ in range(3)]
-            reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.address.port)
-            try:
-                assert await reader.read() == b""
-            except ConnectionError:
-                pass
-            writer.close()
-            for _, other in peers:
-                other.close()
-            await until(lambda: not bench.server.connections)
+            # Who says nothing makes room for others...
             assert (await bench.client.call(bench.address, Command(ECHO))).code == 0
+            assert await ended(peers[0][0])
+            for reader, writer in peers[1:]:
+                writer.write(encode_frame(Command(ECHO)))
+                await reader.readexactly(4)
+            # ... and where all have asked something, the new one is closed.
+            late, late_writer = await asyncio.open_connection("127.0.0.1", bench.server.address.port)
+            assert await ended(late)
+            assert (await bench.client.call(bench.address, Command(ECHO))).code == 0
+            for writer in (late_writer, *(writer for _, writer in peers)):
+                writer.close()
+            await until(lambda: len(bench.server.connections) == 1)
 
         run(test, options)
 

@@ -115,18 +115,18 @@ def test_clients_may_have_to_show_a_certificate(files: tuple[str, str]) -> None:
 
 
 @pytest.mark.abuse("A2")
-def test_peers_that_say_nothing_are_limited(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_say_nothing_are_limited_and_keep_nobody_out(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(network, "SILENT_MAX", 3)
     certificate, key = files
 
     async def test(server: RemotingServer) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.address.port) for _ in range(3)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)
-        assert await reader.read() == b""
-        writer.close()
-        for _, other in silent:
-            other.close()
         await until_asked(server, None)
+        assert await silent[0][0].read() == b"", "the oldest made room"
+        for _, writer in silent:
+            writer.close()
 
     run(TlsOptions(TlsMode.PERMISSIVE, certificate, key), test)
 
