@@ -258,8 +258,8 @@ class QueueTable:
         """Drop queues whose newest entry leads behind a log position where nothing can be: recovery builds them anew.
 
         Without a manifest (`must_rebuild`) also those that do not begin at offset 0: nothing says whether they had
-        files before. `exact`: the store stopped in order, so no queue has more entries than the manifest says. A
-        queue that is not in the manifest keeps the offsets that its files have used.
+        files before. `exact`: the store stopped in order, so no queue has more entries than the manifest says. No
+        offset that the files of a queue have used is used again.
         """
         begins_unknown = self.must_rebuild
         for key, queue in self._queues.items():
@@ -275,7 +275,8 @@ class QueueTable:
                     path=str(self._paths.queue(*key)),
                 )
             )
-            self.manifest.ends[key] = end if exact and end is not None else max(end or 0, queue.max_offset)
+            # Whatever made the entries, their offsets may have been used.
+            self.manifest.ends[key] = max(end or 0, queue.max_offset)
             queue.clear()
             self.must_rebuild = True
 

@@ -140,15 +140,14 @@ LAYOUTS: dict[str, tuple[int, tuple[tuple[int, str], ...]]] = {
 def extreme_manifest(path: Path, luck: random.Random) -> str:
     try:
         value = json.loads(path.read_bytes().partition(b"\n")[0])
-        # Sizes under a checksum are believed: they protect from options that are wrong.
+        # Under a checksum sizes are believed, which protect from options that are wrong, and the ends of queues,
+        # below which no offset is given out.
         name = luck.choice([name for name in value if name not in ("segmentSizeBytes", "queueFileEntries")])
         number = luck.choice(EXTREMES)
-        queues = [(queues, key) for queues in value["queues"].values() for key in queues]
-        if name == "queues" and queues:
-            holder, key = luck.choice(queues)
-            holder[key][luck.randrange(2)] = number
-        else:
-            value[name] = luck.choice((number, str(number), None, [], {}))
+        others: tuple[object, ...] = (
+            (str(number), None, []) if name == "queues" else (str(number), None, [], {})
+        )
+        value[name] = luck.choice((number, *others))
     except (ValueError, KeyError, TypeError, AttributeError):
         return "(it was damaged already)"
     line = json.dumps(value).encode()
