@@ -273,6 +273,10 @@ class TableJournal:
         for listener in self.on_loss:
             listener()
 
+    def abandon(self) -> None:
+        """Let go of the files as the end of the process would."""
+        self._close_all(self._files)
+
     def _close_all(self, files: list[_LogFile]) -> None:
         for file in files:
             if file.file is not None:

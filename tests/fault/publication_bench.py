@@ -60,8 +60,8 @@ class Life:
         options = BrokerOptions(port=0)
         store_options = small_options(flush_mode=mode, max_message_size_bytes=4_000, segment_size_bytes=8_192)
         self.store = MessageStore.open(folder, store_options, runtime=runtime, background=False)
+        journal = self._journal = TableJournal(runtime.disk, StorePaths(folder).config)
         try:
-            journal = TableJournal(runtime.disk, StorePaths(folder).config)
             self.topics = Topics(options, runtime, journal)
             # Topics are another table's business (`test_broker_kill.py`); here they are always known.
             for topic, queues in TOPICS:
@@ -78,8 +78,13 @@ class Life:
             writer = MessageWriter(self.store, self.flusher, flow, statistics, clock)
             self.staging = Staging(self.store, self.rules, writer, 10_000)
         except BaseException:
-            self.store.abandon()
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """Let go of all files as a crash would."""
+        self._journal.abandon()
+        self.store.abandon()
 
     async def run(self, work: Callable[[Life], object]) -> None:
         """Work with everything started, then stop what runs; the store stays open."""

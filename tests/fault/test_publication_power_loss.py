@@ -39,7 +39,7 @@ def a_life(folder: Path, mode: FlushMode, disk: FaultyDisk | None = None) -> Ite
     try:
         yield life
     finally:
-        life.store.abandon()
+        life.abandon()
 
 
 async def write_two(life: Life, sink: Sink) -> None:
