@@ -190,7 +190,7 @@ def _slots_if_newest(data: mmap.mmap, newest_at: int, header: IndexHeader) -> in
     first = data[entries_at + ENTRY_SIZE : entries_at + 2 * ENTRY_SIZE]
     if any(data[entries_at : entries_at + ENTRY_SIZE]) or any(first[12:]):
         return 0  # entry 0 is never used; entry 1 has nothing before it
-    if first[4:12] != header.begin_phy.to_bytes(8, "big"):
+    if first[4:12] != header.begin_phy.to_bytes(8, "big", signed=True):
         return 0
     key_hash = int.from_bytes(data[newest_at : newest_at + 4], "big", signed=True)
     slot_at = INDEX_HEADER_SIZE + max(key_hash, 0) % slots * 4

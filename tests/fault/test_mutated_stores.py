@@ -147,6 +147,21 @@ def test_the_newest_queue_entry_lies_about_its_size(sample: Sample, folder: Path
     open_and_check(sample, folder)
 
 
+@pytest.mark.parametrize("value", [-1, -(2**63), 2**63 - 1], ids=str)
+@pytest.mark.parametrize(
+    "at", [0, 8, 16, 24], ids=["begin time", "end time", "begin position", "end position"]
+)
+def test_the_newest_index_file_lies_in_its_header(sample: Sample, folder: Path, at: int, value: int) -> None:
+    """Also where the sizes of index files are found by looking into it: `verify` and `dump` are given none."""
+    copy(sample.folder, folder)
+    path = sorted((folder / "index").iterdir())[-1]
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, at, value)
+    path.write_bytes(data)
+    inspect(folder)
+    open_and_check(sample, folder)
+
+
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**62, 2**60])
 def test_the_first_record_of_a_queue_lies_about_its_offset(sample: Sample, folder: Path, offset: int) -> None:
     """No checksum covers it. Where all queue files are gone the first record says where its queue begins."""
