@@ -71,7 +71,7 @@ class Manifest:
             topics.setdefault(key[0], []).append((key[1], self.starts.get(key, 0), end))
         # One topic at a time: the text of 100,000 queues at once would hold the interpreter for too long.
         queues = ", ".join(f"{json.dumps(topic)}: {_queues_text(topics[topic])}" for topic in sorted(topics))
-        value = {
+        head = {
             "version": 1,
             "segmentSizeBytes": self.segment_size_bytes,
             "queueFileEntries": self.queue_file_entries,
@@ -80,13 +80,13 @@ class Manifest:
             "dispatchedTo": self.dispatched_to,
             "indexEnd": self.index_end,
             "indexFiles": self.index_files,
-            "deletedTopics": self.deleted,
         }
+        tail: dict[str, object] = {"deletedTopics": self.deleted}
         if self.cut_to >= 0:
-            value["cutTo"] = self.cut_to
+            tail["cutTo"] = self.cut_to
         if self.used:
-            value["usedOffsets"] = [[*key, end] for key, end in sorted(self.used.items())]
-        line = f'{json.dumps(value)[:-1]}, "queues": {{{queues}}}}}'.encode()
+            tail["usedOffsets"] = [[*key, end] for key, end in sorted(self.used.items())]
+        line = f'{json.dumps(head)[:-1]}, "queues": {{{queues}}}, {json.dumps(tail)[1:]}'.encode()
         return b"%s\ncrc32 %08x\n" % (line, zlib.crc32(line))
 
     @staticmethod
