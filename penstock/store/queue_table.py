@@ -375,7 +375,8 @@ class QueueTable:
             more = {key: end for key, end in used.items() if end > known.get(key, 0)}
             if more:
                 self.manifest.used = {**known, **more}
-                self._write_manifest()
+                # Recovery has yet to compare the starts in the manifest with those of the files that are left.
+                self._write_manifest(without=self._queues)
 
     def expect_start(self, log_start: int) -> None:
         """Retention is about to delete: from now on the log begins here."""

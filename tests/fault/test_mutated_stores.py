@@ -253,3 +253,16 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> Iterator[StoredM
         result = store.get(topic, queue_id, offset, max_count=32)
         yield from result.messages()
         offset = result.next_offset
+
+
+def test_a_lost_file_is_noticed_though_another_queue_proves_used_offsets(
+    sample: Sample, folder: Path
+) -> None:
+    """Recovery notes used offsets in the manifest first; where queues began must still be what it was."""
+    copy(sample.folder, folder)
+    first, second = sorted((folder / "consumequeue" / "payments" / "0").iterdir())[:2]
+    swapped = first.read_bytes(), second.read_bytes()
+    second.write_bytes(swapped[0])
+    first.write_bytes(swapped[1])
+    min((folder / "consumequeue" / "%RETRY%billing" / "0").iterdir()).unlink()
+    assert open_and_check(sample, folder)["findings"]

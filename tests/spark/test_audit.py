@@ -27,6 +27,7 @@ from penstock.spark.schema import COLUMNS, message_schema
 from penstock.store import MessageStore
 from penstock.testing.embedded import STORE
 from tests.spark.retention import expiring_node
+from tests.waiting import wait_until
 
 T0 = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 Q0, Q1 = QueueKey("orders", "b", 0), QueueKey("orders", "b", 1)
@@ -281,8 +282,7 @@ def give_up_one(node, group, topic):
     )
     with listener, dead:
         listener.subscribe(topic)
-        while f"%DLQ%{group}" not in node.admin.list_topics(internal=True):
-            dead.poll(timeout_s=0.05)
+        wait_until(lambda: f"%DLQ%{group}" in node.admin.list_topics(internal=True))
         dead.subscribe(f"%DLQ%{group}")
         assert dead.poll(timeout_s=30)
 
