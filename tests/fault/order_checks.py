@@ -81,12 +81,16 @@ def _check_step(before: Delivery, delivery: Delivery) -> None:
 
 def swapped(history: Sequence[Delivery], at: int) -> list[Delivery] | None:
     """The history with the messages of a delivery and of the next one of its queue exchanged; None if one of the two
-    had been delivered before, or there is no next one."""
+    had been delivered before, or the next two are not there or deliver again: then the exchange may be an order that
+    redeliveries explain."""
     first = history[at]
-    later = next((n for n in range(at + 1, len(history)) if history[n].queue == first.queue), None)
-    if later is None:
+    following = (n for n in range(at + 1, len(history)) if history[n].queue == first.queue)
+    later, after = next(following, None), next(following, None)
+    if later is None or after is None:
         return None
     second = history[later]
+    if history[after].offset != second.offset + 1:
+        return None
     seen = {delivery.offset for delivery in history[:at] if delivery.queue == first.queue}
     if first.offset in seen or second.offset != first.offset + 1:
         return None

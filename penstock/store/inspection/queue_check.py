@@ -194,7 +194,8 @@ class QueueCheck:
             manifest is not None and (track.topic, track.queue_id) not in manifest.ends and self._view.clean
         ):
             self._issues.note("topic deleted", f"{detail}, which wait for retention", path=folder)
-        elif self._view.clean or (manifest is not None and (track.topic, track.queue_id) in manifest.ends):
+        elif self._view.clean or (manifest is not None and manifest.ends.get((track.topic, track.queue_id))):
+            # A queue gets its folder with its first entries on disk, which the manifest then counts.
             self._missing += track.messages
             self._issues.damage("damaged queue", f"folder is missing: {detail}", path=folder)
         else:

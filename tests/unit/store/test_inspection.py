@@ -123,6 +123,18 @@ def test_after_a_crash_what_an_open_rebuilds_is_no_damage(tmp_path: Path) -> Non
     assert {"not closed", "queues behind"} <= {issue.kind for issue in report.issues}
 
 
+def test_a_queue_that_got_no_file_before_a_crash_is_no_damage(tmp_path: Path) -> None:
+    """The manifest may know a queue before its first entries are on disk."""
+    store = MessageStore.open(tmp_path, StoreOptions(segment_size_bytes=8 << 20), background=False)
+    store.append(Message("orders", b"x"), 0)
+    store.queues.save_manifest({("orders", 0): 0}, 0, [], 0, 0, 0)
+    store.abandon()
+    assert not StorePaths(tmp_path).queue("orders", 0).exists()
+    assert damage(verify(tmp_path)) == []
+    with MessageStore.open(tmp_path, StoreOptions(segment_size_bytes=8 << 20), background=False) as opened:
+        assert [message.body for message in opened.get("orders", 0, 0).messages()] == [b"x"]
+
+
 def test_a_store_that_retention_has_cut_is_sound(tmp_path: Path) -> None:
     """Queues and index still have entries of records that are gone; they are believed, not reported."""
     clock = ManualClock(hour=4)
