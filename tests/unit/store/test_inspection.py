@@ -127,7 +127,7 @@ def test_a_queue_that_got_no_file_before_a_crash_is_no_damage(tmp_path: Path) ->
     """The manifest may know a queue before its first entries are on disk."""
     store = MessageStore.open(tmp_path, StoreOptions(segment_size_bytes=8 << 20), background=False)
     store.append(Message("orders", b"x"), 0)
-    store.queues.save_manifest({("orders", 0): 0}, 0, [], 0, 0, 0)
+    store.queues.save_manifest({("orders", 0): 0}, -1, [], 0, 0, 0)
     store.abandon()
     assert not StorePaths(tmp_path).queue("orders", 0).exists()
     assert damage(verify(tmp_path)) == []
