@@ -52,6 +52,8 @@ class Penstock:
         # How full the machine's disk is decides nothing here.
         for name in ("max_used", "clean_forcibly", "refuse_writes", "warning"):
             options += ["--set", f"store.disk_{name}_percent=100"]
+        # Segments are allocated in full, and temporary directories may be in memory: ten servers took 10 GiB of it.
+        options += ["--set", f"store.segment_size_bytes={128 << 20}"]
         for setting in self._settings:
             options += ["--set", setting]
         process = self._start("broker", self.broker, *options)
