@@ -159,7 +159,9 @@ def _resets(recorder: Recorder, wire: Wire, member: Wire) -> None:
     recorder.call("reset offsets by time", wire, 222, reset)
     member.listen(0.3)
     recorder.note_value(
-        "reset, requests pushed to the client", sorted({frame.code for frame in member.asked})
+        # 40 says that members of a group changed; it may come late, and not because of the reset.
+        "reset, requests pushed to the client",
+        sorted({frame.code for frame in member.asked} - {40}),
     )
     at = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "2"}
     recorder.call("offset after reset", wire, 14, at)
