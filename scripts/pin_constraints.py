@@ -8,8 +8,8 @@ the release supports. Neither file says where a package comes from.
 `pin_constraints.py --hashes-only` keeps the versions and reads the hashes again.
 """
 
-import json
 import importlib
+import json
 import os
 import re
 import ssl
