@@ -8,7 +8,7 @@ A held pull is answered once, by whichever comes first:
     close       its connection is gone: it is forgotten, there is nobody to answer
 
 A pull is tried in a turn of its connection (`remoting/turns.py`), and not before that has room for an answer: a
-message that wakes thousands holds up nobody, and a peer that does not read costs no more by holding pulls.
+message that wakes thousands delays no client, and a peer that does not read costs no more by holding pulls.
 
 Owned by the event loop, except `on_arrival`, which the store calls from whichever thread made messages visible:
 it only notes the queue and wakes the loop. Trying and answering is the pull processor's work.

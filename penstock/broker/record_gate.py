@@ -231,5 +231,5 @@ class RecordGate:
 
 
 def is_hidden(topic: str) -> bool:
-    """Whether no client may see records of a topic: what is staged is nobody's message yet."""
+    """Whether no client may see records of a topic: staged messages are not published yet."""
     return topic == STAGED_TOPIC

@@ -52,7 +52,7 @@ class PopHandle:
         """From the text of a peer. Raises CodecError for anything that no broker has handed out."""
         items = text.split(" ") if len(text) <= HANDLE_SIZE_MAX else []
         if len(items) == 9:
-            # RocketMQ's proxies append the log position. It is not looked at: whoever sends it may have made it up.
+            # RocketMQ's proxies append the log position. It is ignored: a client may have made it up.
             appended = items.pop()
             if appended != "-1":
                 _number(appended, text)

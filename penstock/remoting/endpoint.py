@@ -94,7 +94,7 @@ class Endpoint:
             self._turn_away(next(iter(self._silent)))
 
     def _turn_away(self, connection: Connection) -> None:
-        """One of too many: who connects and says nothing keeps nobody else out."""
+        """One of too many: silent connections must not keep clients out."""
         self._silent.pop(connection, None)
         self.meters.add("refused_connections")
         self._blame(connection, "too many connections")

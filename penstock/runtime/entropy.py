@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """What the rest of Penstock may ask of chance. Only `secret_bytes` is fit for what nobody may guess."""
+    """What the rest of Penstock may ask of chance. Only `secret_bytes` is fit for secrets."""
 
     def below(self, limit: int) -> int:
         """A whole number in [0, limit)."""

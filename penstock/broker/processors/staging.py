@@ -36,7 +36,7 @@ from penstock.security import Guard
 from penstock.store import Durability
 
 REMARK_MAX = 2048
-# Of a handle: nobody who was not given it finds it.
+# Of a handle: it cannot be guessed.
 KEY_BYTES = 16
 
 
