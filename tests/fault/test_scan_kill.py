@@ -7,6 +7,7 @@ from penstock.client.received import decode_records
 from penstock.client.scan import Scan
 from penstock.message.column_answers import unpack
 from tests.support.server_processes import cluster
+from tests.waiting import PATIENT_SENDS
 
 TOPIC, QUEUES, COUNT = "orders", 3, 12_000
 
@@ -28,7 +29,7 @@ def test_a_scan_outlives_kills_of_its_broker(tmp_path, columns):
         with penstock.Admin(names.address) as admin:
             admin.create_topic(TOPIC, QUEUES)
         places = [penstock.MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUES)]
-        with penstock.Producer(names.address) as producer:
+        with penstock.Producer(names.address, **PATIENT_SENDS) as producer:
             sent = [producer.send_async(TOPIC, b"%d" % n, queue=places[n % QUEUES]) for n in range(COUNT)]
             assert all(future.result().is_ok for future in sent)
         found: list[bytes] = []

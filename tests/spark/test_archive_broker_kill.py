@@ -12,6 +12,7 @@ from tests.effort import by_length
 from tests.spark.test_pipeline_signals import archived, command, terminate
 from tests.support.archive_rows import stored_rows
 from tests.support.server_processes import cluster, wait_known
+from tests.waiting import PATIENT_SENDS
 
 TOPIC, QUEUES = "orders", 3
 FIRST, MAX_ROWS, KILLS = by_length(400, 1_500), 100, by_length(1, 2)
@@ -68,7 +69,7 @@ def test_the_archive_outlives_kills_of_its_broker_and_has_each_message_once(tmp_
     with cluster(tmp_path / "nodes") as (names, node):
         with penstock.Admin(names.address) as admin:
             admin.create_topic(TOPIC, QUEUES)
-        with penstock.Producer(names.address, batch_size=256) as producer:
+        with penstock.Producer(names.address, batch_size=256, **PATIENT_SENDS) as producer:
             first = {b"message %d" % number for number in range(FIRST)}
             for future in [producer.send_async(TOPIC, body) for body in sorted(first)]:
                 future.result(60)

@@ -18,6 +18,7 @@ from penstock.spark.pipelines.stream_status import pipeline_status
 from tests.effort import LONG, by_length, chosen_seed
 from tests.spark.processes import processes_of, quick_start
 from tests.support.server_processes import ServerProcess, cluster, wait_known
+from tests.waiting import PATIENT_SENDS
 
 ROOT = Path(__file__).resolve().parents[2]
 JVM_END_S = 120.0
@@ -142,7 +143,7 @@ def send_numbers(address: str) -> None:
     with penstock.Admin(address) as admin:
         admin.create_topic("numbers", 4)
         admin.create_topic("odd", 4)
-    with penstock.Producer(address, batch_size=256) as producer:
+    with penstock.Producer(address, batch_size=256, **PATIENT_SENDS) as producer:
         futures = [producer.send_async("numbers", str(n).encode(), keys=f"k{n}") for n in range(MESSAGES)]
         for future in futures:
             future.result(60)

@@ -18,6 +18,7 @@ from penstock.spark.pipelines.stream_status import pipeline_status
 from tests.effort import by_length, chosen_seed
 from tests.spark.test_stream_crash import Driver
 from tests.support.server_processes import cluster
+from tests.waiting import PATIENT_SENDS
 
 QUEUES, ORDERS, REPEATS = 4, by_length(900, 3_000), by_length(180, 600)
 WINDOW_S = 300
@@ -94,7 +95,7 @@ def send(address: str, orders: list[dict]) -> None:
     """Round the queues, in order, so that no queue runs ahead of the others."""
     with penstock.Admin(address) as admin:
         queues = sorted(admin.queues("orders"), key=lambda queue: queue.queue_id)
-    with penstock.Producer(address, batch_size=256) as producer:
+    with penstock.Producer(address, batch_size=256, **PATIENT_SENDS) as producer:
         futures = [
             producer.send_async("orders", body(order).encode(), queue=queues[number % QUEUES])
             for number, order in enumerate(orders)

@@ -27,7 +27,7 @@ from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.support.balanced import cluster, create_topic
 from tests.support.consuming import QUICK
 from tests.unit.client.producer_cluster import cluster as fakes
-from tests.waiting import turns, until
+from tests.waiting import PATIENT_SENDS, turns, until
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def address() -> Iterator[str]:
 def fill(address: str, rounds: int = 3, keys: int = 8) -> None:
     with penstock.Admin(address) as admin:
         admin.create_topic("T", queues=6)
-    with penstock.Producer(address, partition_by_key=True) as producer:
+    with penstock.Producer(address, partition_by_key=True, **PATIENT_SENDS) as producer:
         for turn in range(rounds):
             for number in range(keys):
                 producer.send("T", b"%d of k%d" % (turn, number), keys=f"k{number}")
@@ -81,7 +81,7 @@ def test_keys_with_one_hash_are_told_apart(address: str) -> None:
     """`Aa` and `BB` have the same hash in Java, and so the same partition and the same place in the index."""
     with penstock.Admin(address) as admin:
         admin.create_topic("T", queues=4)
-        with penstock.Producer(address, partition_by_key=True) as producer:
+        with penstock.Producer(address, partition_by_key=True, **PATIENT_SENDS) as producer:
             for key in ("Aa", "BB", "Aa"):
                 producer.send("T", key.encode(), keys=[key, "both"])
         for whole in (False, True):
@@ -93,7 +93,7 @@ def test_keys_with_one_hash_are_told_apart(address: str) -> None:
 def test_all_values_of_a_key_however_many(address: str) -> None:
     with penstock.Admin(address) as admin:
         admin.create_topic("T", queues=2)
-        with penstock.Producer(address, partition_by_key=True, linger_ms=5) as producer:
+        with penstock.Producer(address, partition_by_key=True, linger_ms=5, **PATIENT_SENDS) as producer:
             for number in range(300):
                 producer.enqueue("T", b"%d" % number, keys="busy" if number % 3 else "calm")
             producer.flush()
@@ -107,7 +107,7 @@ def test_all_values_of_a_key_however_many(address: str) -> None:
 def test_what_was_sent_past_the_partition_does_not_hide_the_value(address: str) -> None:
     with penstock.Admin(address) as admin:
         admin.create_topic("T", queues=2)
-        with penstock.Producer(address, partition_by_key=True) as producer:
+        with penstock.Producer(address, partition_by_key=True, **PATIENT_SENDS) as producer:
             home = producer.send("T", b"here", keys="k").queue
             other = next(queue for queue in admin.queues("T") if queue != home)
             for number in range(70):
@@ -125,7 +125,10 @@ def test_a_broker_that_does_not_know_keys_says_so() -> None:
 
 
 def test_where_a_message_was_told_to_go_it_goes(address: str) -> None:
-    with penstock.Admin(address) as admin, penstock.Producer(address, partition_by_key=True) as producer:
+    with (
+        penstock.Admin(address) as admin,
+        penstock.Producer(address, partition_by_key=True, **PATIENT_SENDS) as producer,
+    ):
         admin.create_topic("T", queues=6)
         queues = admin.queues("T")
         home = select_by_key(queues, "k1")

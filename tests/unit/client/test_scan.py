@@ -31,7 +31,7 @@ from penstock.testing import EmbeddedBroker, broker
 from penstock.testing.embedded import _make
 from tests.support.guarded_node import SECRETS, guarded_node
 from tests.unit.client.scans import bodies, fill
-from tests.waiting import turns, wait_until
+from tests.waiting import PATIENT_SENDS, turns, wait_until
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_ranges_are_read_whole_and_in_order(scan, address):
 def test_answers_are_as_large_as_was_asked_for(scan, address):
     fill(address, "Big", 1)
     place = penstock.MessageQueue("Big", "test-broker", 0)
-    with penstock.Producer(address) as producer:
+    with penstock.Producer(address, **PATIENT_SENDS) as producer:
         for future in [producer.send_async("Big", bytes(4_000), queue=place) for _ in range(999)]:
             future.result()
     queue = scan.queues("Big")[0]

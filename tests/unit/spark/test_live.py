@@ -28,6 +28,7 @@ from penstock.spark.planning import ROW_BYTES, QueueSlice
 from penstock.spark.schema import Selection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER
+from tests.waiting import PATIENT_SENDS
 
 pytest.importorskip("pyarrow")
 COLUMNS = Selection(("topic", "broker", "queue_id", "queue_offset", "body"), frozenset())
@@ -51,7 +52,7 @@ class Node:
     def fill(self, topic, count, queues=1, **parts) -> None:
         with penstock.Admin(self.address) as admin:
             admin.create_topic(topic, queues)
-        with penstock.Producer(self.address) as producer:
+        with penstock.Producer(self.address, **PATIENT_SENDS) as producer:
             for future in [
                 producer.send_async(
                     topic, b"%d" % n, queue=penstock.MessageQueue(topic, "test-broker", n % queues), **parts
@@ -336,7 +337,7 @@ def test_connections_are_kept_for_the_next_task(node):
 def test_sizes_of_records_are_judged_by_some_of_each_queue(node):
     with penstock.Admin(node.address) as admin:
         admin.create_topic("T", 2)
-    with penstock.Producer(node.address) as producer:
+    with penstock.Producer(node.address, **PATIENT_SENDS) as producer:
         for number in range(120):
             queue = penstock.MessageQueue("T", "test-broker", number % 3 // 2)
             producer.send("T", b"x" * (100 if queue.queue_id == 0 else 3_000), queue=queue)
