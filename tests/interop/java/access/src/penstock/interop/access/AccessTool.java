@@ -52,6 +52,7 @@ public final class AccessTool {
         DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"), hook(command));
         configure(producer, command);
         producer.setRetryTimesWhenSendFailed(0);
+        producer.setSendMsgTimeout(30_000);
         producer.start();
         PRODUCERS.put(command.getString("name"), producer);
         return new JSONObject();

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
 /** Running clients by the name that the test gave them, and how to stop one. */
 final class Named<T> {
@@ -26,6 +27,10 @@ final class Named<T> {
         config.setInstanceName(command.getString("name") + "-" + config.getClass().getSimpleName());
         config.setPollNameServerInterval(500);
         config.setHeartbeatBrokerInterval(1000);
+        if (config instanceof DefaultMQProducer) {
+            // A send that a busy machine answers late is not made twice.
+            ((DefaultMQProducer) config).setSendMsgTimeout(command.containsKey("timeout") ? command.getIntValue("timeout") : 30_000);
+        }
     }
 
     void put(JSONObject command, T client) {

@@ -29,9 +29,6 @@ final class Producers {
     JSONObject create(JSONObject command) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(command.getString("group"), command.getBooleanValue("trace"), null);
         Named.configure(producer, command);
-        if (command.containsKey("timeout")) {
-            producer.setSendMsgTimeout(command.getIntValue("timeout"));
-        }
         producer.start();
         running.put(command, producer);
         return new JSONObject();
