@@ -61,6 +61,8 @@ _MASTERS_ONLY = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.SET_MESSAGE_REQUEST_MODE,
 )
+# What a coordinator asks of a master: to create a topic, or more queues of one (CREATE_ON_DEMAND).
+_FOR_COORDINATORS = (RequestCode.GET_TOPIC_CONFIG, RequestCode.UPDATE_AND_CREATE_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,10 @@ class CoordinatedMember:
         """What the role decides about requests; called when every other handler is there."""
         for code in _MASTERS_ONLY:
             table.wrap(code, self._masters_only)
+        for code in _FOR_COORDINATORS:
+            handler = table.find(code)
+            if handler is not None:
+                self.replicas.serve(code, handler)
         table.register(RequestCode.GET_BROKER_EPOCH_CACHE, self.handle_get_broker_epoch_cache)
 
     def _masters_only(self, handler: Handler) -> Handler:

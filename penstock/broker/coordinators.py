@@ -21,6 +21,7 @@ from penstock.protocol.headers.controller import (
     NotLeaderResponseHeader,
 )
 from penstock.remoting import Connection, ProcessorTable, RemotingClient, RemotingOptions, RpcHook, TlsOptions
+from penstock.remoting.processors import Handler
 from penstock.runtime import Runtime
 
 _LOG = logging.getLogger("penstock.broker")
@@ -42,12 +43,16 @@ class Coordinators:
     ) -> None:
         self._addresses = tuple(addresses)
         self._on_notice = on_notice
-        table = ProcessorTable()
+        self._table = table = ProcessorTable()
         table.register(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, self.handle_notify_broker_role_changed)
         self._client = RemotingClient(table, runtime=runtime, options=remoting, tls=tls, hook=hook)
         # Where the leader was last.
         self.leader: str | None = None
         self._trouble = ""
+
+    def serve(self, code: int, handler: Handler) -> None:
+        """Answer this request of a coordinator, too: it asks over the connection that this broker opened to it."""
+        self._table.register(code, handler)
 
     def handle_notify_broker_role_changed(self, connection: Connection, command: Command) -> Command | None:
         header = NotifyBrokerRoleChangedRequestHeader.decode(command.fields)

@@ -55,6 +55,7 @@ from penstock.protocol.bodies.controller import SyncStateSet, TopicTableReport
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.controller import NotifyBrokerRoleChangedRequestHeader
 from penstock.remoting import RemotingOptions, RpcHook, TlsOptions
+from penstock.remoting.processors import Handler
 from penstock.replication import HaClient, HaServer, Outcome, Proposal, ReplicationOptions
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
@@ -141,6 +142,10 @@ class Replicas:
         self._asking: dict[type[Instruction], set[asyncio.Task[None]]] = {}
         self._timers: list[asyncio.Handle] = []
         self._is_stopping = False
+
+    def serve(self, code: int, handler: Handler) -> None:
+        """Let coordinators ask for this."""
+        self._coordinators.serve(code, handler)
 
     # -- life ------------------------------------------------------------------------------------------------
 
