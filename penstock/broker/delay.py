@@ -27,11 +27,11 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.record_gate import record_of_entry
 from penstock.broker.stored_table import StoredTable
 from penstock.broker.table_journal import TableJournal
-from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PenstockError, StoreError
 from penstock.metadata.offset_table import DelayOffsetTable
 from penstock.metadata.table_json import Members
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.runtime import Clock, Runtime
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry

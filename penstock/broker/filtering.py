@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping
 from penstock.broker.consumers import Consumers
 from penstock.broker.options import BrokerOptions
 from penstock.broker.property_text import RETRY_TOPIC
-from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import FilterError, RequestError
 from penstock.filters import Expression, compile_expression
 from penstock.message import PropertyName, pick_properties, property_keys
 from penstock.protocol.bodies import ExpressionType, SubscriptionData
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.runtime import Clock
 
 # Says of a record's properties whether it is wanted.

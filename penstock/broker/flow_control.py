@@ -8,10 +8,10 @@ the answer's header (`penstockRetryAfterMs`), so that a client need not read Eng
 from __future__ import annotations
 
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.errors import DiskFullError, RequestError, StoreError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers import OUTCOME_FIELD, OUTCOME_UNKNOWN
+from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.runtime import Clock
 from penstock.store.options import StoreOptions
 

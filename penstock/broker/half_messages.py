@@ -21,8 +21,8 @@ from penstock._hot.queues import QueueState
 from penstock._hot.records import AppendRequest
 from penstock.broker import property_text as text
 from penstock.broker.record_gate import StoredRecord
-from penstock.broker.topics import HALF_TOPIC
 from penstock.message import StoredMessage, SystemFlag, TransactionKind
+from penstock.protocol.topic_names import HALF_TOPIC
 from penstock.store.layout import is_topic
 from penstock.store.limits import QUEUE_ID_MAX
 

@@ -30,7 +30,7 @@ from penstock.broker.record_gate import (
     record_of,
     record_of_entry,
 )
-from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC
+from penstock.protocol.topic_names import HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.store import MessageStore
 from penstock.store.consume_queue import Entry
 

@@ -20,10 +20,11 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import CheckPoint
 from penstock.broker.record_gate import StoredRecord, record_of_entry
 from penstock.broker.statistics import Statistics
-from penstock.broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topics, dead_letter_topic
+from penstock.broker.topics import Topics, dead_letter_topic
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PropertiesTooLargeError, RequestError
 from penstock.protocol.pop_handles import NORMAL, RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
+from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")

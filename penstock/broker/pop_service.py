@@ -49,11 +49,12 @@ from penstock.broker.pop_returns import PopReturns
 from penstock.broker.pop_state import CheckBuffer, PopState
 from penstock.broker.record_gate import is_from_client
 from penstock.broker.statistics import Statistics
-from penstock.broker.topics import REVIVE_PREFIX, Topics
+from penstock.broker.topics import Topics
 from penstock.broker.writing import IN_MEMORY, Done, MessageWriter, Written
 from penstock.errors import CodecError, PenstockError, RequestError, StoreError
 from penstock.message import HostAddress, StoredMessage
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import REVIVE_PREFIX
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
 from penstock.store.loop_flush import LoopFlusher

@@ -24,10 +24,11 @@ from penstock.broker.flow_control import FlowControl
 from penstock.broker.record_gate import own_message_at
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import StagedPart
-from penstock.broker.topics import SCHEDULE_TOPIC, Topics
+from penstock.broker.topics import Topics
 from penstock.errors import RequestError, StoreError
 from penstock.message import Message
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.store import Durability, MessageStore
 
 _LOG = logging.getLogger("penstock.broker")

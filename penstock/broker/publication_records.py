@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from penstock.broker.record_gate import is_from_client
 from penstock.broker.staging import Handle
-from penstock.broker.topics import PUBLISHED_TOPIC
 from penstock.errors import CodecError
 from penstock.message import Message, StoredMessage
+from penstock.protocol.topic_names import PUBLISHED_TOPIC
 
 BEGUN, DONE, HOME = "begun", "done", "home"
 

@@ -51,12 +51,13 @@ from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, Publisher, StagedPart, no_handle, open_staged
 from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import TableJournal
-from penstock.broker.topics import PUBLISHED_TOPIC, Topics
+from penstock.broker.topics import Topics
 from penstock.errors import DiskFullError, PenstockError, RequestError, StoreError
 from penstock.message import Message, StoredMessage
 from penstock.metadata.publication_table import Published
 from penstock.metadata.topic_table import Permission
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import PUBLISHED_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import Durability, FlushMode, MessageStore
 from penstock.store.loop_flush import LoopFlusher

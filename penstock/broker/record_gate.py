@@ -29,10 +29,11 @@ import struct
 from dataclasses import dataclass
 
 from penstock.broker import property_text as text
-from penstock.broker.topics import HOLDING_TOPICS, STAGED_TOPIC
+from penstock.broker.topics import HOLDING_TOPICS
 from penstock.errors import CodecError, RequestError
 from penstock.message import StoredMessage, SystemFlag, decode_record, parse_message_id
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import STAGED_TOPIC
 from penstock.security import Guard
 from penstock.security.policy import Action
 from penstock.store import MessageStore

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from penstock.broker.options import BrokerOptions
 from penstock.broker.stored_table import StoredTable
 from penstock.broker.table_journal import TableJournal
-from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import RequestError
 from penstock.metadata.request_mode_table import RequestMode, RequestModeConfig, RequestModeTable
 from penstock.metadata.table_json import Members
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.runtime import Runtime
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.timer import TimerService
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.metadata.offset_table import TopicGroup
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.store import MessageStore
 from penstock.store.retention import Needed
 

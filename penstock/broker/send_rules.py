@@ -18,12 +18,13 @@ from penstock.broker import property_text as text
 from penstock.broker.groups import Groups
 from penstock.broker.locks import QueueLocks
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics import RETRY_PREFIX, Topics, dead_letter_topic, validate_topic
+from penstock.broker.topics import Topics, dead_letter_topic, validate_topic
 from penstock.errors import RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.codes import V3_4_9, ResponseCode
 from penstock.protocol.command import parse_integer
 from penstock.protocol.headers import SendMessageRequestHeader
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.runtime import Runtime
 
 PREPARED_OR_MORE = 0xC

@@ -20,7 +20,8 @@ from penstock._hot.mapped import MappedBytes
 from penstock._hot.reads import find_record, walk
 from penstock.broker import property_text as text
 from penstock.broker.sequence_table import Pair
-from penstock.broker.topics import (
+from penstock.message import SystemFlag
+from penstock.protocol.topic_names import (
     DEAD_LETTER_PREFIX,
     HALF_TOPIC,
     RETRY_PREFIX,
@@ -29,7 +30,6 @@ from penstock.broker.topics import (
     SYSTEM_PREFIX,
     WHEEL_TIMER_TOPIC,
 )
-from penstock.message import SystemFlag
 from penstock.store.commit_log import CommitLog
 
 PIECE_BYTES = 256 << 10

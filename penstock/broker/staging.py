@@ -30,7 +30,6 @@ from penstock._hot.staged import StagedItems
 from penstock.broker import property_text as text
 from penstock.broker.record_gate import is_from_client, record_view
 from penstock.broker.send_rules import SendRules, is_compacted
-from penstock.broker.topics import RETRY_PREFIX, STAGED_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, MessageTooLargeError, RequestError
 from penstock.message.properties import PROPERTIES_SIZE_MAX
@@ -38,6 +37,7 @@ from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies.staged import TopicQueues, decode_head
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers import ROW_FIELD, SendMessageRequestHeader, StageMessagesRequestHeader
+from penstock.protocol.topic_names import RETRY_PREFIX, STAGED_TOPIC
 from penstock.store import MessageStore
 
 TOPIC_SIZE_MAX = 127

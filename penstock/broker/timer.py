@@ -33,9 +33,9 @@ from penstock.broker.timer_copies import TimerCopies
 from penstock.broker.timer_due import DueMessage, DueMessages, topic_hash
 from penstock.broker.timer_progress import TimerProgress, TimerSaver
 from penstock.broker.timer_records import TimerMessage, timer_message
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PenstockError
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import MessageStore
 from penstock.store.layout import StorePaths

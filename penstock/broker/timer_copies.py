@@ -20,10 +20,11 @@ from penstock.broker.delayed_copies import queue_number
 from penstock.broker.flow_control import BusyError
 from penstock.broker.timer_due import DueMessage, DueMessages
 from penstock.broker.timer_records import TimerMessage, timer_message
-from penstock.broker.topics import WHEEL_TIMER_TOPIC, may_be_delivered_to
+from penstock.broker.topics import may_be_delivered_to
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, PenstockError
 from penstock.message.properties import PAIR_END, PROPERTIES_SIZE_MAX
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.store import MessageStore
 
 _PAIR_END = PAIR_END.encode()

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from penstock._hot.checks import check
 from penstock._hot.layout import MAGIC_V2
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.message.properties import decode_properties
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.store import MessageStore
 
 _HEAD = struct.Struct(">iiiiiqqiq")

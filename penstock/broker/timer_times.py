@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.broker import property_text as text
-from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.recall import RecallHandle
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.store.timer_wheel import PRECISION_MS, slot_time
 
 OUT_MS = "TIMER_OUT_MS"

@@ -3,17 +3,16 @@
 Rules: a name is checked before it becomes a topic (A6). What a send may create is limited in queues, in rate
 and in number (A14); operators and the broker itself are not. Every change moves the data version on, is
 announced to `on_change` with the topic's config (None if it was deleted) and is saved. Reserved topics are
-told apart here: `is_system` may not be created, changed or deleted by a request, and `RESERVED_TOPICS` says which of
-them a client may write to (A7). Owned by the event loop; it never waits and never touches messages.
+told apart here: `is_system` may not be created, changed or deleted by a request, and `is_sendable` says which of them
+a client may write to (A7). Owned by the event loop; it never waits and never touches messages.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from penstock.broker.creation import CreationLimit
@@ -25,30 +24,32 @@ from penstock.metadata.config_files import DataVersion
 from penstock.metadata.table_json import Members
 from penstock.metadata.topic_table import Permission, TopicConfig, TopicTable
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import (
+    BENCHMARK_TOPIC,
+    CHECK_MAX_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_DONE_TOPIC,
+    HALF_TOPIC,
+    MODEL_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PUBLISHED_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    STAGED_TOPIC,
+    SYSTEM_PREFIX,
+    TRACE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+    Writer,
+    reserved,
+)
 from penstock.runtime import Runtime
 from penstock.store.layout import TOPIC_SIZE_MAX, is_topic
 
 _LOG = logging.getLogger("penstock.broker")
 
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
-SYSTEM_PREFIX = "rmq_sys_"
-MODEL_TOPIC = "TBW102"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-HALF_DONE_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-BENCHMARK_TOPIC = "BenchmarkTest"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-TRACE_PREFIX = "rmq_sys_TRACE_DATA_"
-WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Ours. Staged messages cannot be read (`staging.py`); what was published, by whom and when, can be.
-STAGED_TOPIC = "PENSTOCK_STAGED"
-PUBLISHED_TOPIC = "PENSTOCK_PUBLISHED"
-# Notes that a client writes for the next one (`client/redrive_marks.py`): ordinary messages to the broker.
-REDRIVEN_TOPIC = "PENSTOCK_REDRIVEN"
 _OWN_TOPICS = frozenset((STAGED_TOPIC, PUBLISHED_TOPIC))
 SYSTEM_TOPICS = frozenset(
     (
@@ -63,60 +64,8 @@ SYSTEM_TOPICS = frozenset(
         OFFSET_MOVED_TOPIC,
     )
 )
-REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"
 # Messages wait here for the topic that REAL_TOPIC names.
 HOLDING_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, CHECK_MAX_TOPIC, WHEEL_TIMER_TOPIC))
-
-
-class Writer(Enum):
-    """Who writes to a reserved topic."""
-
-    BROKER = "the broker alone"
-    CLIENTS = "clients"
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A reserved topic, or with `is_prefix` all topics whose names begin so."""
-
-    name: str
-    writer: Writer
-    holds: str
-    is_prefix: bool = False
-
-    def covers(self, topic: str) -> bool:
-        return topic.startswith(self.name) if self.is_prefix else topic == self.name
-
-
-# Who may write to which reserved topic, by whatever request; the first row that covers a name counts. A topic that no
-# row covers is an ordinary one. What clients may write is what RocketMQ's own clients and tools write.
-RESERVED_TOPICS = (
-    Reserved(SCHEDULE_TOPIC, Writer.BROKER, "delayed messages"),
-    Reserved(HALF_TOPIC, Writer.BROKER, "half messages of open transactions"),
-    Reserved(HALF_DONE_TOPIC, Writer.BROKER, "which half messages are done with"),
-    Reserved(CHECK_MAX_TOPIC, Writer.BROKER, "half messages that were checked too often"),
-    Reserved(WHEEL_TIMER_TOPIC, Writer.BROKER, "messages with a time of their own, and recalls"),
-    Reserved(REVIVE_PREFIX, Writer.BROKER, "check points of popped messages", is_prefix=True),
-    Reserved(STAGED_TOPIC, Writer.BROKER, "staged messages"),
-    Reserved(PUBLISHED_TOPIC, Writer.BROKER, "what was published"),
-    Reserved(MODEL_TOPIC, Writer.BROKER, "nothing: the model for topics that a send creates"),
-    Reserved(SELF_TEST_TOPIC, Writer.BROKER, "nothing"),
-    Reserved(OFFSET_MOVED_TOPIC, Writer.BROKER, "nothing"),
-    Reserved(DEAD_LETTER_PREFIX, Writer.BROKER, "what a group gave up", is_prefix=True),
-    Reserved(TRACE_TOPIC, Writer.CLIENTS, "message trace"),
-    Reserved(TRACE_PREFIX, Writer.CLIENTS, "message trace", is_prefix=True),
-    Reserved(BENCHMARK_TOPIC, Writer.CLIENTS, "messages of RocketMQ's benchmark"),
-    Reserved(REDRIVEN_TOPIC, Writer.CLIENTS, "which dead letters were sent again: who redrives"),
-    Reserved(RETRY_PREFIX, Writer.CLIENTS, "what a group gave back: clients of the group", is_prefix=True),
-    Reserved("RMQ_SYS_", Writer.BROKER, "whatever RocketMQ may keep", is_prefix=True),
-    Reserved(SYSTEM_PREFIX, Writer.BROKER, "whatever RocketMQ may keep", is_prefix=True),
-)
-
-
-@lru_cache(maxsize=4_096)
-def reserved(topic: str) -> Reserved | None:
-    """The row that a topic's name falls under; None for an ordinary topic."""
-    return next((row for row in RESERVED_TOPICS if row.covers(topic)), None)
 
 
 def may_be_delivered_to(topic: str) -> bool:
@@ -260,7 +209,7 @@ class Topics:
     @property
     def reply_topic(self) -> str:
         """Where replies to requests are sent."""
-        return f"{self._options.cluster_name}_REPLY_TOPIC"
+        return f"{self._options.cluster_name}{REPLY_SUFFIX}"
 
     @property
     def data_version(self) -> DataVersion:

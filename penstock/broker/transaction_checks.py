@@ -32,7 +32,7 @@ from penstock.broker.offsets import TRANSACTION_GROUP, ConsumerOffsets
 from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.producers import Producers
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC, Topics
+from penstock.broker.topics import Topics
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError
@@ -40,6 +40,7 @@ from penstock.message import encode_record, format_message_id
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import CheckTransactionStateRequestHeader
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.runtime import Clock
 from penstock.store import MessageStore
 

@@ -29,11 +29,12 @@ from penstock.broker.open_transactions import UNSEEN_RETRY_MS, OpenTransactions
 from penstock.broker.processors.send import Place, delayed
 from penstock.broker.record_gate import record_at
 from penstock.broker.send_rules import SendRules
-from penstock.broker.topics import HALF_DONE_TOPIC, SCHEDULE_TOPIC, Topics, may_be_delivered_to
+from penstock.broker.topics import Topics, may_be_delivered_to
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.message import HostAddress, SystemFlag, TransactionKind
 from penstock.protocol.codes import ResponseCode
+from penstock.protocol.topic_names import HALF_DONE_TOPIC, SCHEDULE_TOPIC
 from penstock.runtime import Clock
 from penstock.store import MessageStore
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.errors import CodecError
+from penstock.protocol.topic_names import RETRY_PREFIX
 
 HANDLE_SIZE_MAX = 512
 INFO_SIZE_MAX = 64 * 1024
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 _KINDS = (NORMAL, RETRY_V1, RETRY_V2)
-RETRY_PREFIX = "%RETRY%"
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 

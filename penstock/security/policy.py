@@ -5,7 +5,8 @@
 
 Rules: an entry counts if its resource, one of the actions and the source match. Custom entries go before default
 ones; then a name before a prefix, a longer prefix before a shorter one, and any prefix before `*`; of equals Deny
-wins. Where no entry counts the answer is no. Pure values.
+wins. Where no entry counts the answer is no. An entry that ends in `*` allows nothing on the broker's own topics,
+which hold data of other topics: they take an entry with the whole name. Pure values.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from penstock.errors import OptionError
+from penstock.protocol.topic_names import may_be_granted_by_star
 
 # The name of a need for one resource or another, whichever it is.
 ANY_ONE = "?"
@@ -132,9 +134,16 @@ class Entry:
     def counts(self, need: Need, source: str) -> bool:
         if not self.pattern.matches(need.kind, need.name):
             return False
-        if Action.ALL not in self.actions and not any(action in self.actions for action in need.actions):
+        if not any(self._speaks_of(action, need) for action in need.actions):
             return False
         return not self.sources or self._sources.contain(source)
+
+    def _speaks_of(self, action: Action, need: Need) -> bool:
+        if self.allows and self.pattern.is_prefix and need.kind is Kind.TOPIC:
+            is_reading = action in (Action.SUB, Action.GET)
+            if not may_be_granted_by_star(need.name, is_reading=is_reading):
+                return False
+        return Action.ALL in self.actions or action in self.actions
 
     @property
     def rank(self) -> tuple[object, ...]:

@@ -26,13 +26,11 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import GetConsumeStatsRequestHeader
 from penstock.protocol.pop_handles import topic_kind
+from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, MODEL_TOPIC, REPLY_SUFFIX, RETRY_PREFIX
 from penstock.security.policy import ANY_ONE, Action, Kind, Need
 
 Needs = Callable[[Command], Iterator[Need]]
 
-RETRY_PREFIX, DEAD_LETTER_PREFIX = "%RETRY%", "%DLQ%"
-REPLY_SUFFIX = "_REPLY_TOPIC"
-TEMPLATE_TOPIC = "TBW102"
 # More than the retry topic of the longest group and topic has.
 _NAME_MAX = 512
 # Groups that tools pull with; nobody's progress depends on them, so the topic alone decides. What they send back
@@ -171,7 +169,7 @@ def _consumer_list(command: Command) -> Iterator[Need]:
 def _route(command: Command) -> Iterator[Need]:
     topic = _text(command, "topic")
     # The template is asked for by every producer whose topic is not there yet.
-    if topic != TEMPLATE_TOPIC and topic.removeprefix(RETRY_PREFIX) not in TOOL_GROUPS:
+    if topic != MODEL_TOPIC and topic.removeprefix(RETRY_PREFIX) not in TOOL_GROUPS:
         yield topic_need(topic, PUB, SUB, GET)
 
 

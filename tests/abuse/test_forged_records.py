@@ -19,7 +19,6 @@ from penstock.broker.broker import Broker
 from penstock.broker.pop_records import CheckKey, CheckPoint, QueueKey, check_point_record
 from penstock.broker.pop_service import revive_topic
 from penstock.broker.staging import Handle
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC, STAGED_TOPIC
 from penstock.client.async_producer import AsyncProducer
 from penstock.message import HostAddress, Message, StoredMessage, encode_record
 from penstock.protocol.bodies import ConsumerData, HeartbeatData
@@ -31,6 +30,7 @@ from penstock.protocol.headers import (
     SendMessageRequestHeader,
     StageMessagesRequestHeader,
 )
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC, STAGED_TOPIC
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import EmbeddedBroker

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.topics import RESERVED_TOPICS, Writer
 from penstock.client.async_producer import AsyncProducer
 from penstock.protocol.bodies import ConsumerData, HeartbeatData
 from penstock.protocol.bodies.staged import encode_head, encode_item
@@ -21,6 +20,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import ONEWAY_FLAG, Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader, StageMessagesRequestHeader
 from penstock.protocol.recall import RecallHandle
+from penstock.protocol.topic_names import RESERVED_TOPICS, Writer
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.support.guarded import ADMIN, caller, guarded, run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.topic_names import HALF_DONE_TOPIC, HALF_TOPIC
 from tests.abuse.limits import limit
 from tests.support.running_broker import run, running
 from tests.support.transaction_bench import (

@@ -23,10 +23,10 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.timers import RECALL_TAG
 from penstock.broker.statistics import Statistics
 from penstock.broker.timer import TimerService
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PenstockError
 from penstock.message import Message
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.runtime import Disk, Runtime, SeededEntropy
 from penstock.store import Durability, FlushMode, MessageStore
 from penstock.store.layout import StorePaths

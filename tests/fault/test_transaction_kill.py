@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.errors import PenstockError
 from penstock.protocol.bodies import HeartbeatData, ProducerData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER

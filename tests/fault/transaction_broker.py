@@ -26,7 +26,7 @@ from typing import Any
 from penstock._hot.records import AppendRequest
 from penstock.broker.broker import Broker
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.runtime import Runtime
 from tests.support.running_broker import STORE
 

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.message import StoredMessage, TransactionKind, parse_message_id
 from penstock.protocol.bodies import HeartbeatData, ProducerData
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.remoting import Connection
 from tests.support.running_broker import Bench, Client, properties, send_fields
 

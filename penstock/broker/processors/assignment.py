@@ -16,7 +16,7 @@ from penstock.broker.processors.heartbeat import check_client_id
 from penstock.broker.processors.reading import read_body, saved
 from penstock.broker.queue_shares import STRATEGIES, for_pop
 from penstock.broker.request_modes import RequestModes
-from penstock.broker.topics import RETRY_PREFIX, Topics
+from penstock.broker.topics import Topics
 from penstock.errors import CodecError, RequestError
 from penstock.metadata.fastjson import dump_compact
 from penstock.metadata.request_mode_table import RequestMode
@@ -30,6 +30,7 @@ from penstock.protocol.bodies.pop import (
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import GetRouteInfoRequestHeader
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 

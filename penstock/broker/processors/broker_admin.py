@@ -20,7 +20,6 @@ from penstock.broker.processors.pull import Pull
 from penstock.broker.statistics import NAMES, Statistics
 from penstock.broker.store_times import first_stored_ms
 from penstock.broker.timer import TimerService
-from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.errors import RequestError
 from penstock.metadata.config_files import DataVersion
 from penstock.metadata.fastjson import dump_compact
@@ -28,6 +27,7 @@ from penstock.protocol.bodies import BrokerStatsData, BrokerStatsItem, HARuntime
 from penstock.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.store import MessageStore

@@ -20,12 +20,12 @@ from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.processors.send import REMARK_MAX
 from penstock.broker.producers import Producers
 from penstock.broker.send_rules import SendRules
-from penstock.broker.topics import RETRY_PREFIX
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 from penstock.store import Durability

@@ -28,7 +28,6 @@ from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.send_rules import PREPARED_OR_MORE, SendRules
 from penstock.broker.timer_sends import TimerSends
 from penstock.broker.timer_times import handle_for
-from penstock.broker.topics import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.message import StoredMessage
@@ -37,6 +36,7 @@ from penstock.protocol.bodies import decode_batch, encode_batch_record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import DURABILITY_FIELD, REPEATED_FIELD, SendMessageRequestHeader
+from penstock.protocol.topic_names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.security import Guard
 from penstock.security.policy import Action

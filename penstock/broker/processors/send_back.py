@@ -21,16 +21,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX, Place, delayed
 from penstock.broker.record_gate import RecordGate, StoredRecord
 from penstock.broker.statistics import Statistics
-from penstock.broker.topics import (
-    DEAD_LETTER_PREFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    WHEEL_TIMER_TOPIC,
-    Topics,
-    dead_letter_topic,
-    may_be_delivered_to,
-    retry_topic,
-)
+from penstock.broker.topics import Topics, dead_letter_topic, may_be_delivered_to, retry_topic
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, PropertiesTooLargeError, RequestError
 from penstock.message import StoredMessage
@@ -40,6 +31,7 @@ from penstock.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
 from penstock.protocol.pop_handles import RETRY_V1, topic_kind
+from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
 from penstock.security import Guard

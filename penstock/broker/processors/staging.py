@@ -16,7 +16,6 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.publications import Publications
 from penstock.broker.send_rules import SendRules
 from penstock.broker.staging import Handle, Publisher, RowError, Staging
-from penstock.broker.topics import STAGED_TOPIC
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, RequestError
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -30,6 +29,7 @@ from penstock.protocol.headers import (
     StageMessagesResponseHeader,
     TellHomeRequestHeader,
 )
+from penstock.protocol.topic_names import STAGED_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Entropy
 from penstock.security import Guard

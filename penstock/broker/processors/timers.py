@@ -17,7 +17,7 @@ from penstock.broker.flow_control import refusal_fields
 from penstock.broker.message_ids import UniqueIds, born_host
 from penstock.broker.send_rules import SendRules
 from penstock.broker.timer import TimerService
-from penstock.broker.topics import WHEEL_TIMER_TOPIC, Topics
+from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import CodecError, PenstockError, RequestError
 from penstock.message.hashing import java_string_hash
@@ -28,6 +28,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import RecallMessageRequestHeader, TimerMetricsRequestHeader
 from penstock.protocol.recall import RecallHandle
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 
 REMARK_MAX = 2048

@@ -17,7 +17,7 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.reading import answer_table, check_extra, read_body, saved
 from penstock.broker.store_times import newest_at
-from penstock.broker.topics import RETRY_PREFIX, SYSTEM_TOPICS, Topics, validate_topic
+from penstock.broker.topics import SYSTEM_TOPICS, Topics, validate_topic
 from penstock.errors import RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies import (
@@ -41,6 +41,7 @@ from penstock.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
+from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.remoting import Connection, ProcessorTable
 from penstock.store.message_store import MessageStore
 

@@ -26,7 +26,6 @@ from penstock.broker.open_transactions import OpenTransactions
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX
 from penstock.broker.record_gate import RecordGate, StoredRecord
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import PenstockError, RequestError
@@ -34,6 +33,7 @@ from penstock.message import TransactionKind
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 from penstock.security import Guard

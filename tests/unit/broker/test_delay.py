@@ -11,9 +11,9 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.delay import MESSAGES_PER_TURN, DelayService
-from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.errors import DiskFullError
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock

@@ -12,8 +12,8 @@ import pytest
 from penstock._hot.records import AppendRequest
 from penstock.broker.half_messages import Half, is_same, mark, marked, number, prepared, put_back, read_half
 from penstock.broker.record_gate import StoredRecord
-from penstock.broker.topics import HALF_TOPIC
 from penstock.message import HostAddress, StoredMessage, decode_properties, encode_record
+from penstock.protocol.topic_names import HALF_TOPIC
 from penstock.store import MessageStore
 from tests.support.running_broker import STORE
 

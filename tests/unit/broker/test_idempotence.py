@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.broker.sequence_file import FILE_NAME
-from penstock.broker.topics import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode
 from tests.support.idempotent_sends import BATCH, SEND, bodies, send, send_batch

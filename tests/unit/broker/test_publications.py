@@ -13,11 +13,11 @@ from penstock.broker import publication_copies
 from penstock.broker.options import BrokerOptions
 from penstock.broker.publications import Publications
 from penstock.broker.staging import Handle
-from penstock.broker.topics import PUBLISHED_TOPIC, SCHEDULE_TOPIC
 from penstock.metadata.publication_table import PublicationTable, Published
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import TellHomeRequestHeader
+from penstock.protocol.topic_names import PUBLISHED_TOPIC, SCHEDULE_TOPIC
 from penstock.store import FlushMode
 from tests.support.running_broker import (
     BORN,

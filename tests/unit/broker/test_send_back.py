@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.message import StoredMessage
 from penstock.metadata.group_table import CustomizedRetry, ExponentialRetry, GroupRetryPolicy
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.testing import ManualClock

@@ -18,13 +18,14 @@ from penstock.broker.statistics import Statistics
 from penstock.broker.table_journal import OLD_FILE_NAME
 from penstock.broker.timer import TimerService
 from penstock.broker.timer_progress import TimerProgress
-from penstock.broker.topics import SCHEDULE_TOPIC, Topics
+from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
 from penstock.errors import CodecError, RequestError, StoreError
 from penstock.message import Message
 from penstock.metadata.offset_table import DelayOffsetTable
 from penstock.metadata.table_log import frame
 from penstock.metadata.topic_table import TopicConfig
+from penstock.protocol.topic_names import SCHEDULE_TOPIC
 from penstock.replication import HaServer, ReplicationOptions
 from penstock.runtime import Runtime
 from penstock.store import MessageStore, StoreOptions

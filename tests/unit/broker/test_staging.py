@@ -9,12 +9,12 @@ import pytest
 
 from penstock._hot.layout import ITEM_REFUSALS
 from penstock.broker.staging import Handle
-from penstock.broker.topics import PUBLISHED_TOPIC, STAGED_TOPIC
 from penstock.errors import RequestError
 from penstock.metadata.topic_table import Permission, TopicConfig
 from penstock.protocol.bodies.staged import encode_head, encode_item
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers import ROW_FIELD, StageMessagesRequestHeader
+from penstock.protocol.topic_names import PUBLISHED_TOPIC, STAGED_TOPIC
 from penstock.store import FlushMode, MessageStore
 from penstock.store.inspection import verify
 from tests.support.running_broker import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.protocol.codes import RequestCode
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.runtime import Runtime
 from penstock.store.timer_wheel import SIZE
 from penstock.testing import ManualClock

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.timer import TimerService
-from penstock.broker.topics import WHEEL_TIMER_TOPIC
 from penstock.errors import DiskFullError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.recall import RecallHandle
+from penstock.protocol.topic_names import WHEEL_TIMER_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import FlushMode
 from penstock.store.timer_checkpoint import TimerCheckpoint

@@ -13,10 +13,10 @@ import pytest
 from penstock._hot.records import AppendRequest
 from penstock.broker import open_transactions, record_gate, transaction_checks
 from penstock.broker.half_messages import FIRST_STORED, marked
-from penstock.broker.topics import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.errors import DiskFullError
 from penstock.message import Message, decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.topic_names import CHECK_MAX_TOPIC, HALF_DONE_TOPIC, HALF_TOPIC
 from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock

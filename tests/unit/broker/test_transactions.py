@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.topics import HALF_DONE_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.errors import DiskFullError, RequestError
 from penstock.message import TransactionKind
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import HALF_DONE_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store import FlushMode
 from tests.support.running_broker import STORE, properties, records, run, running, send_fields
 from tests.support.transaction_bench import (

@@ -14,11 +14,11 @@ import pytest
 
 import penstock
 from penstock import ReceivedMessage, TransactionState
-from penstock.broker.topics import HALF_TOPIC
 from penstock.errors import ClientError, MessageError, SendFailedError, SendUnknownError
 from penstock.message import encode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import HALF_TOPIC
 from penstock.remoting import Connection
 from penstock.testing import EmbeddedBroker
 from penstock.testing.embedded import BROKER

@@ -48,6 +48,15 @@ entries = [
 [users.carol]
 secret = "{SECRET}"
 
+[users.star]
+secret = "{SECRET}"
+entries = [
+  {{ resource = "Topic:*", actions = {ALL} }},
+  {{ resource = "Topic:SCHEDULE_*", actions = {ALL} }},
+  {{ resource = "Group:*", actions = {ALL} }},
+  {{ resource = "*", actions = {ALL} }},
+]
+
 [users.off]
 secret = "{SECRET}"
 enabled = false
@@ -64,6 +73,7 @@ roles = ["admin"]
 ALICE = {"access_key": "alice", "secret_key": SECRET}
 BOB = {"access_key": "bob", "secret_key": SECRET}
 CAROL = {"access_key": "carol", "secret_key": SECRET}
+STAR = {"access_key": "star", "secret_key": SECRET}
 ADMIN = {"access_key": "admin", "secret_key": ADMIN_SECRET}
 
 
@@ -168,7 +178,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         broker = server.broker
         assert broker is not None
         await until(lambda: broker.options.broker_id == 0 and broker.push.is_running, "the broker is master")
-        for name, keys in (("alice", ALICE), ("bob", BOB), ("carol", CAROL), ("admin", ADMIN)):
+        for name, keys in (
+            ("alice", ALICE),
+            ("bob", BOB),
+            ("carol", CAROL),
+            ("star", STAR),
+            ("admin", ADMIN),
+        ):
             made.clients[name] = await stack.enter_async_context(caller(keys))
         made.prepare()
         await _fill(made)

@@ -66,8 +66,6 @@ ALSO: dict[int, set[ResponseCode]] = {
     R.CONTROLLER_ALTER_SYNC_STATE_SET: {A.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED},
     R.CONTROLLER_REGISTER_BROKER: {A.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED},
     R.CLEAN_BROKER_DATA: {A.CONTROLLER_INVALID_CLEAN_BROKER_METADATA},
-    # The broker's own answer to the coordinator's question.
-    R.CREATE_ON_DEMAND: {A.REQUEST_CODE_NOT_SUPPORTED},
 }
 
 
@@ -217,6 +215,24 @@ def test_users_do_to_others_what_the_matrix_says(tmp_path: Path) -> None:
                         await _expect(made, name, server, row, own, row.own)
                     after = made.state()
                     assert after == before, (name, row.name, _difference(before, after))
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_entries_with_a_star_reach_no_topic_of_the_broker(tmp_path: Path) -> None:
+    """Waiting messages of every topic lie there, also of topics that another entry denies."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            before = made.state()
+            for server, row in _served():
+                if any(need.startswith(("Topic:", "message:")) for need in row.needs if "*" not in need):
+                    for group in (made.own.group, made.internal.group):
+                        await _expect(
+                            made, "star", server, row, made.internal._replace(group=group), row.internal
+                        )
+            assert made.state() == before
 
     run(test)
 

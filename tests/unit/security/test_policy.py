@@ -56,6 +56,35 @@ def test_all_of_them_needs_an_entry_about_all_of_them() -> None:
     assert not may([entry("Topic:x", allows=False)], ANY_ONE)
 
 
+BROKERS_TOPICS = (
+    "SCHEDULE_TOPIC_XXXX",
+    "rmq_sys_REVIVE_LOG_c",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+)
+
+
+@pytest.mark.parametrize("topic", BROKERS_TOPICS)
+@pytest.mark.parametrize("resource", ["*", "Topic:*", "Topic:{}*"])
+def test_a_star_allows_nothing_on_topics_of_the_broker(resource: str, topic: str) -> None:
+    everything = (Action.ALL,)
+    star = entry(resource.format(topic[:-1]), actions=everything)
+    for action in (Action.SUB, Action.PUB, Action.GET, Action.UPDATE):
+        need = Need(Kind.TOPIC, topic, (action,))
+        assert not Policies([star]).allow(need, "10.0.0.1")
+        named = entry(f"Topic:{topic}", actions=everything)
+        assert Policies([star, named]).allow(need, "10.0.0.1")
+        denied = entry(resource.format(topic[:-1]), allows=False, actions=everything)
+        assert Policies([denied]).decide(need, "10.0.0.1") is not None, "but it denies"
+
+
+def test_a_star_lets_reply_and_not_read_replies() -> None:
+    star = Policies([entry("Topic:*", actions=(Action.ALL,))])
+    allowed = [action for action in Action if star.allow(Need(Kind.TOPIC, "c_REPLY_TOPIC", (action,)), "::1")]
+    assert {Action.PUB} <= set(allowed)
+    assert not {Action.SUB, Action.GET} & set(allowed)
+
+
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
