@@ -9,16 +9,20 @@
     master    what is in the log when it becomes one, read before it takes an idempotent send; after that what it
               stores itself
 
-Rules. The log is the truth, here as everywhere: the file only makes a start quick, and is written for what is flushed
-and confirmed, so that it never knows a record that a crash or an election takes back. While the log is still being
-read idempotent sends are refused for the moment, and nothing else waits for it. What the table says is checked
-against the record before anybody is told (`known`), so that a message that is not in the log is never called stored.
+Rules. With access control each user has producers of its own, so that none uses up another's sequences; those without
+an owner, which version 0.1 or a time without access control has left, count for each user. Without access control
+those of all users count, as nothing is stored twice when it is turned off. The log is the truth, here as everywhere:
+the file only makes a start quick, and is written for what is flushed and confirmed, so that it never knows a record
+that a crash or an election takes back. While the log is still being read idempotent sends are refused for the moment,
+and nothing else waits for it. What the table says is checked against the record before an answer says so (`known`),
+so that a message that is not in the log is never called stored.
 Owned by the event loop; `recover` runs in a thread, and holds the lock, while the loop takes no send.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +35,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.record_gate import own_message_at
 from penstock.broker.sequence_file import FILE_NAME, Frozen, decode, encode, freeze
 from penstock.broker.sequence_scan import PRODUCER_NAME, SEQUENCE_MAX, pair_of, scan, sequence_number
-from penstock.broker.sequence_table import NOT_STORED, TOO_OLD, Pair, SequenceTable
+from penstock.broker.sequence_table import NOT_STORED, TOO_OLD, Pair, SequenceTable, owned_name
 from penstock.broker.topics import Topics
 from penstock.errors import CodecError, RequestError
 from penstock.message import StoredMessage
@@ -55,15 +59,19 @@ PRODUCER_SIZE_MAX = 64
 # A table that takes long to write is written less often.
 _PAUSE_FACTOR = 10
 _EXPIRY_PAUSE_MS = 1_000
+# Of the room for pairs that others leave, one user may have so much.
+_USERS_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """What an idempotent send says of itself: whose it is, and the sequences of its messages."""
+    """What an idempotent send says of itself: whose it is, and the sequences of its messages. It may have been stored
+    for one of `others` as well."""
 
     pair: Pair
     first: int
     count: int = 1
+    others: tuple[Pair, ...] = ()
 
     def properties(self, number: int = 0) -> dict[str, str]:
         """What is stored with one of its messages."""
@@ -274,8 +282,9 @@ class Idempotence:
 
     # -- sends -----------------------------------------------------------------------------------------------
 
-    def read(self, fields: Mapping[str, str], topic: str, queue_id: int) -> Numbered | None:
-        """What an idempotent send says of itself; None for any other. Raises RequestError."""
+    def read(self, fields: Mapping[str, str], topic: str, queue_id: int, user: str | None) -> Numbered | None:
+        """What an idempotent send of a user says of itself; None for any other send. The user is None without access
+        control, and empty for a trusted address. Raises RequestError."""
         producer, sequence = fields.get(PRODUCER_FIELD), fields.get(SEQUENCE_FIELD)
         if producer is None and sequence is None:
             return None
@@ -292,9 +301,16 @@ class Idempotence:
             )
         if queue_id < 0:
             raise _illegal("an idempotent send lets the broker choose the queue", "name the queue")
-        if pair_of(topic, queue_id, {text.PRODUCER: producer}) is None:
+        unowned = pair_of(topic, queue_id, {text.PRODUCER: producer})
+        if unowned is None:
             raise _illegal(f"topic {topic} takes no idempotent sends", "send it without a producer")
-        return Numbered(Pair(producer, topic, queue_id), first)
+        if user is None:
+            return Numbered(unowned, first, others=tuple(self.table.owned(unowned)))
+        if not user:
+            return Numbered(unowned, first)
+        return Numbered(
+            unowned._replace(producer=owned_name(producer, owner_of(user))), first, others=(unowned,)
+        )
 
     def batch(self, send: Numbered, count: int) -> Numbered:
         """The same for a batch of so many messages, whose sequences follow one another. Raises RequestError."""
@@ -312,7 +328,7 @@ class Idempotence:
             raise BusyError(
                 "[REJECTREQUEST]the log is still being read for what was sent idempotently before", TICK_MS
             )
-        found = [self._stored(send.pair, send.first + number) for number in range(send.count)]
+        found = [self._stored_in_any(send, send.first + number) for number in range(send.count)]
         stored = [message for message in found if message is not None]
         if not stored:
             self._check_room(send.pair)
@@ -326,12 +342,19 @@ class Idempotence:
         for number, message in enumerate(stored):
             if message.body != bodies[number]:
                 raise _illegal(
-                    f"sequence {send.first + number} of producer {send.pair.producer} in {send.pair.topic}/"
+                    f"sequence {send.first + number} of producer {_shown(send.pair)} in {send.pair.topic}/"
                     f"{send.pair.queue_id} was stored with another body, at offset {message.queue_offset}",
                     "a sequence is for one message; give a new message a new sequence",
                 )
         self.repeated += send.count
         return stored
+
+    def _stored_in_any(self, send: Numbered, sequence: int) -> StoredMessage | None:
+        for pair in (send.pair, *send.others):
+            message = self._stored(pair, sequence)
+            if message is not None:
+                return message
+        return None
 
     def _stored(self, pair: Pair, sequence: int) -> StoredMessage | None:
         position = self.table.find(pair, sequence)
@@ -340,7 +363,7 @@ class Idempotence:
         if position == TOO_OLD or position < self._store.log.min_offset:
             raise UnknownOutcomeError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"sequence {sequence} of producer {pair.producer} in {pair.topic}/{pair.queue_id} is older than "
+                f"sequence {sequence} of producer {_shown(pair)} in {pair.topic}/{pair.queue_id} is older than "
                 f"those that are kept, the newest {self.options.idempotence_window} or less",
                 "it may be stored, and is not stored now; look for it before you send it as a new message",
             )
@@ -348,7 +371,7 @@ class Idempotence:
         if message is None:
             raise UnknownOutcomeError(
                 ResponseCode.SYSTEM_ERROR,
-                f"sequence {sequence} of producer {pair.producer} was stored, and its record at log position "
+                f"sequence {sequence} of producer {_shown(pair)} was stored, and its record at log position "
                 f"{position} cannot be read",
                 "run `penstock store verify` on the broker's directory",
             )
@@ -361,19 +384,26 @@ class Idempotence:
         return None
 
     def _check_room(self, pair: Pair) -> None:
-        most = self.options.idempotence_queues_max
-        if pair in self.table or len(self.table) < most:
+        if pair in self.table or self._has_room(pair.owner):
             return
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_expiry_ms:
-            if self.table.expire(self._expired_ms()):
+            if self.table.expire(self._expired_ms()) and self._has_room(pair.owner):
                 return
             self._next_expiry_ms = now_ms + _EXPIRY_PAUSE_MS
         raise BusyError(
             f"the broker remembers idempotent sends of {len(self.table)} pairs of producer and queue, the limit "
-            f"(idempotence_queues_max) is {most}",
+            f"(idempotence_queues_max) is {self.options.idempotence_queues_max}",
             60_000,
         )
+
+    def _has_room(self, owner: str) -> bool:
+        """Whether one more pair may be remembered; a user leaves a part of the room to others."""
+        known, most = len(self.table), self.options.idempotence_queues_max
+        if known >= most or not owner:
+            return known < most
+        own = self.table.pairs_of(owner)
+        return own * 100 < (most - (known - own)) * _USERS_PERCENT
 
     def stored(self, send: Numbered, positions: Sequence[int]) -> None:
         """The messages of a send are in the log."""
@@ -383,5 +413,14 @@ class Idempotence:
         self._has_news = True
 
 
+def owner_of(user: str) -> str:
+    """A user in the name of a producer: a digest, because consumers see the properties of a message."""
+    return hashlib.sha256(f"penstock producer {user}".encode()).hexdigest()[:16]
+
+
 def _illegal(message: str, hint: str) -> RequestError:
     return RequestError(ResponseCode.MESSAGE_ILLEGAL, message, hint)
+
+
+def _shown(pair: Pair) -> str:
+    return pair.producer.partition(" ")[0]

@@ -38,6 +38,8 @@ _SIGN = f"{text.SEQUENCE}\x01".encode()
 _WAITING_TOPICS = (SCHEDULE_TOPIC, HALF_TOPIC, WHEEL_TIMER_TOPIC)
 _OTHER_TOPICS = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SYSTEM_PREFIX)
 PRODUCER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# As stored: with access control the user's digest behind it, which no field of a send can hold.
+_STORED_NAME = re.compile(rf"{PRODUCER_NAME.pattern}( [0-9a-f]{{16}})?")
 _I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _BORN_V6, _STORE_V6 = int(SystemFlag.BORN_HOST_V6), int(SystemFlag.STORE_HOST_V6)
 _DIGITS_MAX = 19
@@ -64,7 +66,7 @@ def sequence_number(value: str | None) -> int | None:
 def pair_of(topic: str, queue_id: int, properties: dict[str, str]) -> Pair | None:
     """Whose send a record is, and for which queue; None if it is no idempotent send."""
     producer = properties.get(text.PRODUCER)
-    if not producer or PRODUCER_NAME.fullmatch(producer) is None:
+    if not producer or _STORED_NAME.fullmatch(producer) is None:
         return None
     if topic in _WAITING_TOPICS:
         real = sequence_number(properties.get(text.REAL_QUEUE_ID))

@@ -9,7 +9,8 @@ What a sequence is, follows from these alone:
     not kept, above floor     not stored
     not kept, up to floor     nobody knows: it may be stored. Never to be stored again, never to be called stored
 
-Rules. The first position of a sequence stays: copies of a message (a delayed one that is due, a transaction that is
+Rules. With access control each user has producers of its own: their name is `producer owner` (`owned_name`).
+The first position of a sequence stays: copies of a message (a delayed one that is due, a transaction that is
 committed) carry its sequence, too. Whatever is forgotten for want of room raises a floor, so that it is refused later
 and never stored twice; only a pair that nobody used for the expiry time is gone as if it had never been. The table is
 made of the log and holds nothing that the log does not say. Plain data, no I/O, 16 bytes a sequence.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +34,16 @@ class Pair(NamedTuple):
     producer: str
     topic: str
     queue_id: int
+
+    @property
+    def owner(self) -> str:
+        """Whose producer it is; empty if it is of version 0.1, or of a time without access control."""
+        return self.producer.partition(" ")[2]
+
+
+def owned_name(producer: str, owner: str) -> str:
+    """What a user's producer is called; a producer's own name has no blank."""
+    return f"{producer} {owner}" if owner else producer
 
 
 class Window:
@@ -104,6 +116,8 @@ class SequenceTable:
         self._windows: dict[Pair, Window] = {}
         # Sequences in all windows.
         self.count = 0
+        # Pairs of each owner.
+        self._pairs: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -118,10 +132,27 @@ class SequenceTable:
     def get(self, pair: Pair) -> Window | None:
         return self._windows.get(pair)
 
+    def pairs_of(self, owner: str) -> int:
+        """How many pairs a user's producers have."""
+        return self._pairs[owner]
+
+    def owned(self, pair: Pair) -> list[Pair]:
+        """The pairs of the same name and queue that users own."""
+        owners = (owner for owner in self._pairs if owner)
+        found = (pair._replace(producer=owned_name(pair.producer, owner)) for owner in owners)
+        return [one for one in found if one in self._windows]
+
     def put(self, pair: Pair, window: Window) -> None:
         """A pair as it was saved."""
         self.count += len(window.sequences)
+        self._pairs[pair.owner] += pair not in self._windows
         self._windows[pair] = window
+
+    def _drop(self, pair: Pair) -> None:
+        self.count -= len(self._windows.pop(pair).sequences)
+        self._pairs[pair.owner] -= 1
+        if not self._pairs[pair.owner]:
+            del self._pairs[pair.owner]
 
     def find(self, pair: Pair, sequence: int) -> int:
         """The log position of a message, NOT_STORED or TOO_OLD."""
@@ -130,7 +161,10 @@ class SequenceTable:
 
     def add(self, pair: Pair, sequence: int, position: int, now_ms: int) -> None:
         """A message is in the log."""
-        window = self._windows.pop(pair, None) or Window()
+        window = self._windows.pop(pair, None)
+        if window is None:
+            window = Window()
+            self._pairs[pair.owner] += 1
         self._windows[pair] = window
         window.used_ms = max(window.used_ms, now_ms)
         if not window.add(sequence, position):
@@ -167,7 +201,7 @@ class SequenceTable:
         """Forget pairs that were not used since; how many."""
         gone = [pair for pair, window in self._windows.items() if window.used_ms < before_ms]
         for pair in gone:
-            self.count -= len(self._windows.pop(pair).sequences)
+            self._drop(pair)
         return len(gone)
 
     def cut(self, position: int) -> None:
@@ -190,4 +224,4 @@ class SequenceTable:
             window.keep_positions(low, high)
             self.count += len(window.sequences)
             if not window.sequences and window.floor < 0:
-                del self._windows[pair]
+                self._drop(pair)

@@ -159,7 +159,7 @@ class SendProcessor:
         self._check_size(command)
         if pairs.get(text.WAIT, "true").lower() == "false" and demand is None and not is_half:
             demand = Durability.MEMORY
-        numbered = self._sequences.read(command.fields, config.name, header.queue_id)
+        numbered = self._sequences.read(command.fields, config.name, header.queue_id, self._user())
         if numbered is not None:
             known = self._sequences.known(numbered, (command.body,))
             if known:
@@ -209,6 +209,10 @@ class SendProcessor:
             self._open.opened(request.queue_offset, request.physical_offset)
         elif self.learn is not None and not level and not timed and dead is None:
             self._rules.once_saved(config.name, partial(self.learn, config.name, queue_id))
+
+    def _user(self) -> str | None:
+        """Who sends; empty for a trusted address, None without access control."""
+        return None if self._guard is None else self._guard.sender_name
 
     def _check_size(self, command: Command) -> None:
         if len(command.body) > self._body_bytes_max:
@@ -304,7 +308,7 @@ class SendProcessor:
         if pairs.get(text.WAIT, "true").lower() == "false" and demand is None:
             demand = Durability.MEMORY
         batch_key = pairs.get(text.UNIQ_KEY, "")
-        numbered = self._sequences.read(command.fields, config.name, header.queue_id)
+        numbered = self._sequences.read(command.fields, config.name, header.queue_id, self._user())
         if numbered is not None:
             bodies = [item.body for item in decode_batch(command.body)]
             numbered = self._sequences.batch(numbered, len(bodies))
