@@ -59,6 +59,7 @@ from penstock.broker.push_service import PushService
 from penstock.broker.registration import Registration
 from penstock.broker.request_modes import RequestModes
 from penstock.broker.retention_groups import RetentionGroups
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.send_rules import SendRules
 from penstock.broker.side_tables import SideTables
 from penstock.broker.slave_tables import SlaveTables
@@ -123,6 +124,7 @@ class Broker:
         self._journal = journal = TableJournal(runtime.disk, config)
         self.topics = Topics(options, runtime, journal, limit)
         self.groups = Groups(options, runtime, journal, limit)
+        self.retry_names = RetryNames(self.groups, self.topics, is_guarded=self.guard is not None)
         self.offsets = ConsumerOffsets(options, runtime, journal)
         self.modes = RequestModes(options, runtime, journal)
         self.sequences = Idempotence(options, runtime, config)
@@ -308,7 +310,7 @@ class Broker:
         tables = (self.topics, self.groups, self.consumers, self.offsets, self.leases, self.modes)
         pop = self.pop = PopParts(
             *(options, store, writer, flusher, *tables, self.statistics, self.registration),
-            *(runtime, self._store_host()),
+            *(runtime, self._store_host(), self.retry_names),
         )
         if options.coordinators:
             self.side_tables = SideTables(

@@ -321,7 +321,7 @@ class BrokerOptions:
     # (popFromRetryProbability).
     pop_from_retry_percent: int = 20
     # Whether what comes back goes to %RETRY%<group>+<topic> instead of %RETRY%<group>_<topic>, which two groups can
-    # share by their names; both are read (enableRetryTopicV2).
+    # share by their names; both are read. With access control always (enableRetryTopicV2).
     pop_retry_topic_v2: bool = False
     # Whether a pop is kept in memory for a while before it is written, and not at all if all of it is acknowledged by
     # then: less to write, but after a crash messages come again that were acknowledged (enablePopBufferMerge) ...

@@ -17,6 +17,7 @@ from penstock.broker.processors.pop import PopProcessor
 from penstock.broker.processors.pop_ack import PopAckProcessor
 from penstock.broker.registration import Registration
 from penstock.broker.request_modes import RequestModes
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
 from penstock.broker.writing import MessageWriter
@@ -46,6 +47,7 @@ class PopParts:
         registration: Registration,
         runtime: Runtime,
         host: HostAddress,
+        names: RetryNames,
     ) -> None:
         self.modes = modes
         self._store = store
@@ -54,11 +56,11 @@ class PopParts:
         self._consumers = consumers
         clock = runtime.clock
         self.service = PopService(
-            options, store, writer, flusher, topics, groups, offsets, statistics, runtime, host
+            options, store, writer, flusher, topics, groups, offsets, statistics, runtime, host, names
         )
         self.polling = PopPolling(options, clock)
         self.service.ordered.on_free = self.polling.wake
-        reader = PopReader(options, store, topics, self.service, runtime.entropy)
+        reader = PopReader(options, store, topics, self.service, names, runtime.entropy)
         ask = registration.ask if options.name_servers else None
         leases.is_popped = self.service.is_popped
         filters = Filters(options, consumers, clock)

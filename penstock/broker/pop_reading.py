@@ -20,13 +20,14 @@ from penstock.broker.filtering import PullFilter
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import QueueKey
 from penstock.broker.pop_service import PopService
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.store_times import memory_window
 from penstock.broker.topics import Topics
 from penstock.errors import PropertiesTooLargeError, RequestError
 from penstock.message import decode_record
 from penstock.message.record import encode_record
 from penstock.metadata.topic_table import TopicConfig
-from penstock.protocol.pop_handles import NORMAL, RETRY_V1, RETRY_V2, PopHandle, pop_retry_topic
+from penstock.protocol.pop_handles import NORMAL, PopHandle
 from penstock.runtime import Entropy
 from penstock.store import GetStatus, MessageStore
 
@@ -102,11 +103,13 @@ class PopReader:
         store: MessageStore,
         topics: Topics,
         service: PopService,
+        names: RetryNames,
         entropy: Entropy,
     ) -> None:
         self._store = store
         self._topics = topics
         self._service = service
+        self._names = names
         self._entropy = entropy
         self.reconfigure(options)
 
@@ -126,8 +129,8 @@ class PopReader:
             if in_order
             else [
                 Source(kind, QueueKey(name, group, number))
-                for kind in (RETRY_V1, RETRY_V2)
-                if (known := self._topics.get(name := pop_retry_topic(group, topic.name, kind))) is not None
+                for kind, name in self._names.readable(group, topic.name)
+                if (known := self._topics.get(name)) is not None
                 for number in range(known.read_queue_nums)
             ]
         )

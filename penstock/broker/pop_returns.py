@@ -19,11 +19,12 @@ from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_records import CheckPoint
 from penstock.broker.record_gate import StoredRecord, record_of_entry
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics, dead_letter_topic
 from penstock.broker.writing import MessageWriter
 from penstock.errors import PropertiesTooLargeError, RequestError
-from penstock.protocol.pop_handles import NORMAL, RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
+from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
 from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from penstock.store import MessageStore
 
@@ -47,8 +48,10 @@ class PopReturns:
         groups: Groups,
         offsets: ConsumerOffsets,
         statistics: Statistics,
+        names: RetryNames,
     ) -> None:
         self.options = options
+        self._names = names
         self._store = store
         self._writer = writer
         self._topics = topics
@@ -96,7 +99,8 @@ class PopReturns:
             self._statistics.sent_back(group.name, topic, is_dead=True)
             _LOG.info("message %s is a dead letter of group %s", message.message_id, group.name)
         else:
-            place = queue.topic if kind != NORMAL else self._retry_topic(queue.group, topic)
+            is_kept = kind == RETRY_V2 or (kind == RETRY_V1 and not self._names.is_guarded)
+            place = queue.topic if is_kept else self._retry_topic(queue.group, topic)
             self._statistics.sent_back(group.name, topic, is_dead=False)
         properties, pairs = text.decode(record.properties), dict(message.properties)
         try:
@@ -117,7 +121,7 @@ class PopReturns:
 
     def _retry_topic(self, group: str, topic: str) -> str:
         """The topic that retries of a group go to; there from its first message on."""
-        kind = RETRY_V2 if self.options.pop_retry_topic_v2 else RETRY_V1
+        kind = self._names.kind(is_second=self.options.pop_retry_topic_v2)
         name = self._topics.ensure(pop_retry_topic(group, topic, kind), 1).name
         if self._offsets.query(group, name, 0) < 0:
             try:

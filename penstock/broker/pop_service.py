@@ -48,6 +48,7 @@ from penstock.broker.pop_records import (
 from penstock.broker.pop_returns import PopReturns
 from penstock.broker.pop_state import CheckBuffer, PopState
 from penstock.broker.record_gate import is_from_client
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics
 from penstock.broker.writing import IN_MEMORY, Done, MessageWriter, Written
@@ -98,6 +99,7 @@ class PopService:
         statistics: Statistics,
         runtime: Runtime,
         host: HostAddress,
+        names: RetryNames,
     ) -> None:
         self.options = options
         self._store = store
@@ -109,7 +111,7 @@ class PopService:
         self.topic = revive_topic(options.cluster_name)
         self.state = PopState(REVIVE_QUEUES)
         self.ordered = OrderedPops(self, runtime.clock)
-        self.returns = PopReturns(options, store, writer, topics, groups, offsets, statistics)
+        self.returns = PopReturns(options, store, writer, topics, groups, offsets, statistics, names)
         # How far each revive queue is read, and how far it has to be before anybody pops.
         self._cursors: list[int] = []
         self._ends: list[int] = []

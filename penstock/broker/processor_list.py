@@ -46,7 +46,8 @@ def own_processors(
     options = broker.options
     return [
         SendBackProcessor(
-            *(options, store, writer, broker.topics, broker.groups, broker.statistics, runtime),
+            *(options, store, writer, broker.topics, broker.groups, broker.retry_names, broker.statistics),
+            runtime,
             guard=guard,
         ),
         QueryProcessor(store, broker.consumers, guard),
@@ -82,7 +83,9 @@ def membership_processors(
         QueueLocksProcessor(options, topics, groups, broker.locks),
         PartitionLeasesProcessor(options, topics, groups, broker.leases),
         OffsetsProcessor(options, topics, groups, offsets, broker.leases, store, tables),
-        TopicsProcessor(options, topics, consumers, offsets, store, rates, lambda: broker.address),
+        TopicsProcessor(
+            options, topics, broker.retry_names, consumers, offsets, store, rates, lambda: broker.address
+        ),
         GroupsProcessor(options, groups, consumers, broker.producers, offsets, broker.locks, broker.leases),
         ConsumeStatsProcessor(
             *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: broker.address)

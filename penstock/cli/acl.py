@@ -159,7 +159,7 @@ def explain(name: str, action: str, resource: str, source: str, path: Path, as_j
     As in `penstock acl explain billing Pub Topic:orders`. The exit code is 1 if it may not.
     """
     from penstock.security.policy import Action, Kind, Need, Pattern
-    from penstock.security.requests import topic_need
+    from penstock.security.requests import topic_needs
 
     user = _read(path).by_name.get(name)
     if user is None:
@@ -168,9 +168,10 @@ def explain(name: str, action: str, resource: str, source: str, path: Path, as_j
     asked = "*" if pattern.is_prefix and not pattern.name else str(pattern).partition(":")[2]
     actions = (Action.of(action),)
     if pattern.kind is Kind.TOPIC and asked != "*":
-        need = topic_need(asked, *actions)
+        needs = topic_needs(asked, *actions)
     else:
-        need = Need(pattern.kind, asked, actions)
+        needs = (Need(pattern.kind, asked, actions),)
+    need = next((one for one in needs if not user.may(one, source)), needs[0])
     allowed = user.is_enabled and user.may(need, source)
     because = user.because(need, source)
     if as_json:

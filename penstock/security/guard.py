@@ -29,7 +29,7 @@ from penstock.security.known_fields import unknown_field
 from penstock.security.options import AccessOptions, UnknownFields
 from penstock.security.plain_acl import read_plain_acl
 from penstock.security.policy import Action, Need
-from penstock.security.requests import needs_of, topic_need
+from penstock.security.requests import needs_of, topic_needs
 from penstock.security.signatures import (
     ACCESS_KEY_FIELD,
     SIGNATURE2_FIELD,
@@ -218,7 +218,8 @@ class Guard:
         """For the request that is being handled, a need that showed only while handling it."""
         user, source = self._current
         if user is not None and not user.is_super:
-            self._require(user, topic_need(topic, *actions), source)
+            for need in topic_needs(topic, *actions):
+                self._require(user, need, source)
 
     def sender(self) -> tuple[str, Callable[[str], bool]] | None:
         """Who sent the request that is being handled, and whether it may publish to a topic; None where that is not
@@ -232,7 +233,7 @@ class Guard:
             found = self.users.by_name.get(name)
             if found is None or not found.is_enabled:
                 return False
-            return found.is_super or found.may(topic_need(topic, Action.PUB), source)
+            return found.is_super or all(found.may(need, source) for need in topic_needs(topic, Action.PUB))
 
         return name, may_publish
 

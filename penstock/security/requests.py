@@ -2,9 +2,10 @@
 
 Rules: a code that is not in the table needs an admin, and a test fails until it is. Names are read exactly where the
 processors read them, bodies with the same readers, so that a request is checked for what it will do. The topics
-`%RETRY%group` and `%DLQ%group` are the group's: who may consume as the group may read and fill them. Codes that
-servers send to clients are an admin's here. What a request is about only once its record was read (33, 36) is checked
-by its processor, with `Guard.require_topic`. Pure functions.
+`%RETRY%group` and `%DLQ%group` are the group's: who may consume as the group may read and fill them. The retries of
+POP in `%RETRY%group+topic` take the right to both. Codes that servers send to clients are an admin's here. What a
+request is about only once its record was read (33, 36) is checked by its processor, with `Guard.require_topic`. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ PUB, SUB, GET, LIST = Action.PUB, Action.SUB, Action.GET, Action.LIST
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 
 
-def topic_need(topic: str, *actions: Action) -> Need:
-    """The need for a topic, or for the group whose topic it is."""
+def topic_needs(topic: str, *actions: Action) -> tuple[Need, ...]:
+    """The needs for a topic: for the group whose topic it is, and for group and topic of the retries of both."""
     _check_name(topic)
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if topic.startswith(prefix):
             administers = {CREATE, UPDATE, DELETE}.issuperset(actions)
-            return group_need(topic.removeprefix(prefix), *(actions if administers else (SUB,)))
-    return Need(Kind.TOPIC, topic, actions)
+            actions = actions if administers else (SUB,)
+            group, plus, retried = topic.removeprefix(prefix).partition("+")
+            of_topic = topic_needs(retried, *actions) if plus else ()
+            return group_need(group, *actions), *of_topic
+    return (Need(Kind.TOPIC, topic, actions),)
 
 
 def group_need(group: str, *actions: Action) -> Need:
@@ -86,7 +90,7 @@ def _cluster(*actions: Action) -> Needs:
 
 def _topic(field: str, *actions: Action) -> Needs:
     def needs(command: Command) -> Iterator[Need]:
-        yield topic_need(_text(command, field), *actions)
+        yield from topic_needs(_text(command, field), *actions)
 
     return needs
 
@@ -132,14 +136,14 @@ def _reply(field: str) -> Needs:
                 f"a reply cannot be sent to topic {topic[:80]!r}",
                 f"send it to <cluster>{REPLY_SUFFIX}",
             )
-        yield topic_need(topic, PUB)
+        yield from topic_needs(topic, PUB)
 
     return needs
 
 
 def _consume(command: Command) -> Iterator[Need]:
     """Pulls, offsets, pops: as a group, from a topic."""
-    yield topic_need(_text(command, "topic"), SUB)
+    yield from topic_needs(_text(command, "topic"), SUB)
     yield from _as_group(_text(command, "consumerGroup"))
 
 
@@ -147,7 +151,7 @@ def _popped(command: Command) -> Iterator[Need]:
     """What was popped as a group: its retries are named by their own topic, and are the topic's all the same. The
     handle is good for this group and topic only."""
     group = _text(command, "consumerGroup")
-    yield topic_need(topic_kind(group, _text(command, "topic"))[1], SUB)
+    yield from topic_needs(topic_kind(group, _text(command, "topic"))[1], SUB)
     yield from _as_group(group)
 
 
@@ -170,7 +174,7 @@ def _route(command: Command) -> Iterator[Need]:
     topic = _text(command, "topic")
     # The template is asked for by every producer whose topic is not there yet.
     if topic != MODEL_TOPIC and topic.removeprefix(RETRY_PREFIX) not in TOOL_GROUPS:
-        yield topic_need(topic, PUB, SUB, GET)
+        yield from topic_needs(topic, PUB, SUB, GET)
 
 
 def _heartbeat(command: Command) -> Iterator[Need]:
@@ -178,7 +182,7 @@ def _heartbeat(command: Command) -> Iterator[Need]:
         yield from _as_group(consumer.group_name)
         for subscription in consumer.subscriptions:
             if subscription.topic != RETRY_PREFIX + consumer.group_name:
-                yield topic_need(subscription.topic, SUB)
+                yield from topic_needs(subscription.topic, SUB)
 
 
 def _unregister(command: Command) -> Iterator[Need]:
@@ -191,37 +195,37 @@ def _check_client(command: Command) -> Iterator[Need]:
     body = CheckClientRequestBody.decode(command.body)
     yield from _as_group(body.group)
     if body.subscription is not None:
-        yield topic_need(body.subscription.topic, SUB)
+        yield from topic_needs(body.subscription.topic, SUB)
 
 
 def _locks(command: Command) -> Iterator[Need]:
     body = LockBatchRequestBody.decode(command.body)
     yield group_need(body.consumer_group, SUB)
     for topic in {queue.topic for queue in body.queues}:
-        yield topic_need(topic, SUB)
+        yield from topic_needs(topic, SUB)
 
 
 def _leases(command: Command) -> Iterator[Need]:
     body = LeaseRequestBody.decode(command.body)
     yield group_need(body.group, SUB)
     for topic in {queue.topic for queue in body.queues}:
-        yield topic_need(topic, SUB)
+        yield from topic_needs(topic, SUB)
 
 
 def _client_beat(command: Command) -> Iterator[Need]:
     body = ClientBeatBody.decode(command.body)
     if body.kind is ClientKind.PRODUCER:
         for topic in body.topics:
-            yield topic_need(topic, PUB, SUB, GET)  # as for the routes that it has
+            yield from topic_needs(topic, PUB, SUB, GET)  # as for the routes that it has
         return
     yield group_need(body.group, SUB)
     for topic in {*body.topics, *(queue.topic for queue in body.queues)}:
-        yield topic_need(topic, SUB)
+        yield from topic_needs(topic, SUB)
 
 
 def _stage(command: Command) -> Iterator[Need]:
     for topic, _ in decode_head(command.body)[0]:
-        yield topic_need(topic, PUB)
+        yield from topic_needs(topic, PUB)
 
 
 def _some_topic(command: Command) -> Iterator[Need]:
@@ -232,7 +236,7 @@ def _some_topic(command: Command) -> Iterator[Need]:
 def _end_transaction(command: Command) -> Iterator[Need]:
     """Clients before 5.x name no topic."""
     topic = command.fields.get("topic")
-    yield topic_need(topic, PUB) if topic else Need(Kind.TOPIC, ANY_ONE, (PUB,))
+    yield from topic_needs(topic, PUB) if topic else (Need(Kind.TOPIC, ANY_ONE, (PUB,)),)
 
 
 def _batch_ack(command: Command) -> Iterator[Need]:
@@ -240,18 +244,18 @@ def _batch_ack(command: Command) -> Iterator[Need]:
         (ack.group, ack.topic) for ack in BatchAckMessageRequestBody.decode(command.body).acks
     }:
         yield group_need(group, SUB)
-        yield topic_need(topic, SUB)
+        yield from topic_needs(topic, SUB)
 
 
 def _assignment(command: Command) -> Iterator[Need]:
     body = QueryAssignmentRequestBody.decode(command.body)
-    yield topic_need(body.topic, SUB)
+    yield from topic_needs(body.topic, SUB)
     yield group_need(body.consumer_group, SUB)
 
 
 def _topic_configs(command: Command) -> Iterator[Need]:
     for config in decode_topic_config_list(command.body):
-        yield topic_need(config.name, CREATE, UPDATE)
+        yield from topic_needs(config.name, CREATE, UPDATE)
 
 
 def _group_config(command: Command) -> Iterator[Need]:
@@ -264,7 +268,7 @@ def _group_configs(command: Command) -> Iterator[Need]:
 
 
 def _correction(command: Command) -> Iterator[Need]:
-    yield topic_need(_text(command, "topic"), SUB, GET)
+    yield from topic_needs(_text(command, "topic"), SUB, GET)
     yield group_need(_text(command, "compareGroup"), SUB, GET)
 
 
@@ -273,12 +277,12 @@ def _consume_stats(command: Command) -> Iterator[Need]:
     header = GetConsumeStatsRequestHeader.decode(command.fields)
     yield group_need(header.consumer_group, SUB, GET)
     for topic in header.topics:
-        yield topic_need(topic, SUB, GET)
+        yield from topic_needs(topic, SUB, GET)
 
 
 def _queue_entries(command: Command) -> Iterator[Need]:
     """With a group, the answer has its subscription as well."""
-    yield topic_need(_text(command, "topic"), SUB, GET)
+    yield from topic_needs(_text(command, "topic"), SUB, GET)
     group = command.fields.get("consumerGroup")
     if group:
         yield group_need(group, SUB, GET)
@@ -287,7 +291,7 @@ def _queue_entries(command: Command) -> Iterator[Need]:
 def _group_on_topic(command: Command) -> Iterator[Need]:
     """Changes a group; the answer says where the topic begins and ends, or that there is none."""
     yield group_need(_text(command, "group"), UPDATE)
-    yield topic_need(_text(command, "topic"), SUB, GET, UPDATE)
+    yield from topic_needs(_text(command, "topic"), SUB, GET, UPDATE)
 
 
 def _clone(command: Command) -> Iterator[Need]:
@@ -296,7 +300,7 @@ def _clone(command: Command) -> Iterator[Need]:
 
 
 def _time_span(command: Command) -> Iterator[Need]:
-    yield topic_need(_text(command, "topic"), SUB, GET)
+    yield from topic_needs(_text(command, "topic"), SUB, GET)
     yield group_need(_text(command, "group"), SUB, GET)
 
 

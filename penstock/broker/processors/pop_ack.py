@@ -28,7 +28,7 @@ from penstock.protocol.headers.pop import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from penstock.protocol.pop_handles import PopHandle, real_topic
+from penstock.protocol.pop_handles import NORMAL, PopHandle, real_topic, topic_kind
 from penstock.remoting import Connection, ProcessorTable
 
 Ack = tuple[CheckKey, list[int]]
@@ -114,27 +114,31 @@ class PopAckProcessor:
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[CheckKey, bool]:
         """What a handle names, if it fits the rest of the request; and whether that was popped in order."""
-        config = self._topics.get(header.topic)
+        try:
+            handle = PopHandle.parse(header.extra_info)
+        except CodecError as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, error.message, error.hint) from error
+        group, topic = header.consumer_group, header.topic
+        if handle.kind != NORMAL:
+            # Clients that know one name of retry topics only name the topic itself for the other.
+            topic = real_topic(group, topic_kind(group, topic)[1], handle.kind)
+        config = self._topics.get(topic)
         if config is None:
             raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {header.topic[:80]!r} does not exist", "create it first"
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic[:80]!r} does not exist", "create it first"
             )
         if not 0 <= header.queue_id < config.read_queue_nums:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queue {header.queue_id} is illegal: topic {config.name} has {config.read_queue_nums} to read",
             )
-        try:
-            handle = PopHandle.parse(header.extra_info)
-        except CodecError as error:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, error.message, error.hint) from error
         if handle.queue_id != header.queue_id or handle.offset != header.offset:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 "the handle is one of another message",
                 "send the handle of the message that is meant",
             )
-        queue = QueueKey(config.name, header.consumer_group, header.queue_id)
+        queue = QueueKey(config.name, group, header.queue_id)
         key = CheckKey(queue, handle.start_offset, handle.pop_time)
         return key, handle.revive_queue == ORDERED_QUEUE
 

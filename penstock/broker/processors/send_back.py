@@ -20,6 +20,7 @@ from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.send import REMARK_MAX, Place, delayed
 from penstock.broker.record_gate import RecordGate, StoredRecord
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.statistics import Statistics
 from penstock.broker.topics import Topics, dead_letter_topic, may_be_delivered_to, retry_topic
 from penstock.broker.writing import MessageWriter, Written
@@ -55,6 +56,7 @@ class SendBackProcessor:
         writer: MessageWriter,
         topics: Topics,
         groups: Groups,
+        names: RetryNames,
         statistics: Statistics,
         runtime: Runtime,
         *,
@@ -65,6 +67,7 @@ class SendBackProcessor:
         self._writer = writer
         self._topics = topics
         self._groups = groups
+        self._names = names
         self._statistics = statistics
         self._entropy = runtime.entropy
         self._clock = runtime.clock
@@ -120,7 +123,7 @@ class SendBackProcessor:
     def _origin(self, group: str, topic: str) -> str:
         """The topic that a popped message was in before its retries, unless that is another group's retry topic."""
         kind, origin = topic_kind(group, topic)
-        if kind == RETRY_V1 and self._groups.find(topic.removeprefix(RETRY_PREFIX)) is not None:
+        if kind == RETRY_V1 and self._names.is_shared(group, origin):
             return topic
         return origin
 

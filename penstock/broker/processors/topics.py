@@ -16,6 +16,7 @@ from penstock.broker.consumers import Consumers
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.reading import answer_table, check_extra, read_body, saved
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.store_times import newest_at
 from penstock.broker.topics import SYSTEM_TOPICS, Topics, validate_topic
 from penstock.errors import RequestError
@@ -41,7 +42,7 @@ from penstock.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
-from penstock.protocol.topic_names import RETRY_PREFIX
+from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic
 from penstock.remoting import Connection, ProcessorTable
 from penstock.store.message_store import MessageStore
 
@@ -62,6 +63,7 @@ class TopicsProcessor:
         self,
         options: BrokerOptions,
         topics: Topics,
+        names: RetryNames,
         consumers: Consumers,
         offsets: ConsumerOffsets,
         store: MessageStore,
@@ -70,6 +72,7 @@ class TopicsProcessor:
     ) -> None:
         self._options = options
         self._topics = topics
+        self._names = names
         self._consumers = consumers
         self._offsets = offsets
         self._store = store
@@ -152,8 +155,10 @@ class TopicsProcessor:
         doomed = [name]
         for group in self._offsets.groups_of_topic(name):
             # Retry topics of pop consumption belong to a topic and a group.
-            for joined in (f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}"):
-                if self._topics.get(joined) is not None:
+            for kind in (RETRY_V1, RETRY_V2):
+                joined = pop_retry_topic(group, name, kind)
+                is_shared = kind == RETRY_V1 and self._names.is_shared(group, name)
+                if self._topics.get(joined) is not None and not is_shared:
                     doomed.append(joined)
         self._delete(doomed)
         return saved(self._topics, command)

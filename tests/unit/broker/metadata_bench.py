@@ -28,6 +28,7 @@ from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.queue_locks import QueueLocksProcessor
 from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
+from penstock.broker.retry_names import RetryNames
 from penstock.broker.topics import Topics
 from penstock.errors import RequestError
 from penstock.message import HostAddress, Message
@@ -108,12 +109,15 @@ class MetadataBroker:
     def _processors(self) -> list[Any]:
         topics, groups, offsets, consumers = self.topics, self.groups, self.offsets, self.consumers
         rates, clock = FakeRates(), self.runtime.clock
+        names = RetryNames(groups, topics, is_guarded=False)
         return [
             HeartbeatProcessor(self.options, topics, groups, consumers, self.producers),
             QueueLocksProcessor(self.options, topics, groups, self.locks),
             PartitionLeasesProcessor(self.options, topics, groups, self.leases),
             OffsetsProcessor(self.options, topics, groups, offsets, self.leases, self.store),
-            TopicsProcessor(self.options, topics, consumers, offsets, self.store, rates, self._address),
+            TopicsProcessor(
+                self.options, topics, names, consumers, offsets, self.store, rates, self._address
+            ),
             GroupsProcessor(
                 self.options, groups, consumers, self.producers, offsets, self.locks, self.leases
             ),

@@ -12,7 +12,7 @@ from penstock.protocol.bodies.staged import encode_head
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.security.policy import ANY_ONE, Action, Entry, Kind, Need, Pattern
-from penstock.security.requests import TABLE, needs_of, topic_need
+from penstock.security.requests import TABLE, needs_of, topic_needs
 from penstock.security.users import User
 
 PUB, SUB = (Action.PUB,), (Action.SUB,)
@@ -62,7 +62,9 @@ def test_retry_and_dead_letter_topics_are_the_groups() -> None:
         assert needs(RequestCode.SEND_MESSAGE_V2, b=topic) == {(Kind.GROUP, "g", SUB)}
         pull = needs(RequestCode.PULL_MESSAGE, topic=topic, consumerGroup="other")
         assert pull == {(Kind.GROUP, "g", SUB), (Kind.GROUP, "other", SUB)}
-    assert topic_need("%RETRY%g", Action.DELETE) == Need(Kind.GROUP, "g", (Action.DELETE,))
+    assert topic_needs("%RETRY%g", Action.DELETE) == (Need(Kind.GROUP, "g", (Action.DELETE,)),)
+    both = Need(Kind.GROUP, "g_1", (Action.SUB,)), Need(Kind.TOPIC, "a_b", (Action.SUB,))
+    assert topic_needs("%RETRY%g_1+a_b", Action.GET) == both, "retries of POP"
 
 
 def test_a_heartbeat_needs_its_groups_and_their_topics() -> None:
