@@ -3,7 +3,8 @@
     name 0x01 value 0x02, repeated; the last 0x02 may be missing
 
 Rule: what a client wrote stays as it wrote it, byte for byte; only the properties that are the broker's to set
-are taken out and put behind. Readers take the last of equal names. Pure functions.
+are taken out and put behind, each as exactly one property whatever its value is. Readers take the last of equal names.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -57,7 +58,12 @@ def parse(text: str) -> dict[str, str]:
 
 
 def pair(name: str, value: str) -> str:
-    """One property."""
+    """One property. Raises CodecError if it would be read as another, or as two: values come from requests, too."""
+    if PAIR_END in value or PAIR_END in name or NAME_END in name:
+        raise CodecError(
+            f"property {name[:80]!r} contains 0x01 or 0x02, which separate properties",
+            "send names of printable characters",
+        )
     return f"{name}{NAME_END}{value}{PAIR_END}"
 
 
