@@ -150,7 +150,7 @@ class Broker:
             **self._calls,
         )
         self.table = ProcessorTable()
-        self._vip_table = ProcessorTable()
+        self.vip_table = ProcessorTable()
         self.fast_path = FastPathSlot()
         self.server = self._make_server(options.port, self.table)
         self._vip_server: RemotingServer | None = None
@@ -249,7 +249,7 @@ class Broker:
         _LOG.info("broker %s answers on %s", self.options.broker_name, self.address)
 
     async def _open_vip_port(self, port: int) -> None:
-        server = self._make_server(port, self._vip_table, self.server)
+        server = self._make_server(port, self.vip_table, self.server)
         try:
             await server.start()
         except ConnectError as error:
@@ -374,7 +374,7 @@ class Broker:
         for code in self.table.codes:
             handler = self.table.find(code)
             if handler is not None and code not in _NOT_ON_VIP:
-                self._vip_table.register(code, handler)
+                self.vip_table.register(code, handler)
         parts: list[object] = [
             *processors,
             *(publications, timers, self.rules, self.flow, self.calls, self.registration, pop),

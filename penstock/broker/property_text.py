@@ -3,8 +3,8 @@
     name 0x01 value 0x02, repeated; the last 0x02 may be missing
 
 Rule: what a client wrote stays as it wrote it, byte for byte; only the properties that are the broker's to set
-are taken out and put behind, each as exactly one property whatever its value is. Readers take the last of equal names.
-Pure functions.
+are taken out and put behind, each as exactly one property whatever its value is. Readers take the last of equal
+names. Pure functions.
 """
 
 from __future__ import annotations

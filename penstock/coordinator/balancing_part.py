@@ -37,7 +37,7 @@ class BalancingPart:
             return await shared.links.call_master(shared.sets, broker_name, command)
 
         self.creation = Creation(shared.topics, call, options.on_demand_queues_max)
-        self._clients = ClientsProcessor(shared.leadership, self.balancing, self.creation)
+        self._clients = ClientsProcessor(shared.leadership, self.balancing, self.creation, shared.guard)
 
     def register(self, table: ProcessorTable) -> None:
         self._clients.register(table)

@@ -19,6 +19,7 @@ from penstock.coordinator.topic_reports import TopicReports
 from penstock.metadata.fastjson import JsonObject
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
+from penstock.security import Guard
 from penstock.telemetry import Meters
 
 
@@ -40,6 +41,7 @@ class Shared:
     topics: TopicReports
     links: BrokerLinks
     meters: Meters
+    guard: Guard | None = None
 
 
 class Part(Protocol):

@@ -113,6 +113,7 @@ class Coordinator:
             self.topics,
             self.links,
             self.meters,
+            access.guard,
         )
         self.parts = [make(shared) for make in parts]
         self._register_handlers(shared)

@@ -47,7 +47,7 @@ class NameServer:
         self._kv = KvConfig(options, runtime.disk)
         self.routes = RouteTable(options)
         self.housekeeping = Housekeeping(self.routes, self._config, clock)
-        table = ProcessorTable()
+        self.table = table = ProcessorTable()
         BrokerProcessor(self.routes, self._config, self._kv, self.housekeeping, clock).register(table)
         self._route_processor = RouteProcessor(
             self.routes, self.housekeeping.lost, self._config, self._kv, self.meters, clock

@@ -380,6 +380,9 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._reply(command, self._failure(command, error))
             return
+        finally:
+            if guard is not None:
+                guard.handled()
         if outcome is None:
             return
         if isinstance(outcome, Command):

@@ -23,6 +23,9 @@ class RequestGuard(Protocol):
         """Let a request from this address pass, or raise what its sender is answered. It may set the request's
         `answer_fields`."""
 
+    def handled(self) -> None:
+        """The handler of the request that passed last has returned, though its answer may come later."""
+
     def still_allows(self, source: str, command: Command) -> bool:
         """Whether a request that passed before would pass now: rights may have been withdrawn while it waited."""
 

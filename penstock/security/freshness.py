@@ -7,14 +7,16 @@ and which of the WINDOW numbers below it; so a number is taken once, in nearly a
 clients and not with requests. What is older than the window of time is refused by its stamp, so a session that was
 quiet for as long can be forgotten. The code in the stamp binds it to what was asked: RocketMQ's signature does not.
 
-Limits: a server that restarts forgets, so a request may be replayed to it once within the window, and one may be
-replayed to another server that has the same users. TLS closes both. RocketMQ's clients send no stamp; whether one is
-required is an option. Owned by the event loop; stamps are looked at only after the signature.
+Limits: one user has at most 90 percent of the sessions that the others leave, so that none keeps others out. A server
+that restarts forgets, so a request may be replayed to it once within the window, and one may be replayed to another
+server that has the same users. TLS closes both. RocketMQ's clients send no stamp; whether one is required is an
+option. Owned by the event loop; stamps are looked at only after the signature.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 from penstock.errors import RequestError
@@ -25,6 +27,9 @@ STAMP_FIELD = "PenstockStamp"
 WINDOW = 8_192
 _SESSION_SIZE = 16
 _STAMP_MAX = 80
+# Of the room for sessions that others leave, one user may have so much.
+USERS_PERCENT = 90
+_ROUND_MS = 1_000
 
 
 class Stamps:
@@ -60,6 +65,9 @@ class SeenStamps:
         self._window_ms = window_ms
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], _Session] = {}
+        self._of_user: Counter[str] = Counter()
+        # Before this time forgetting old sessions again is in vain.
+        self._next_round_ms = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -77,8 +85,17 @@ class SeenStamps:
             )
         known = self._sessions.get((user, session))
         if known is None:
-            self._make_room(now_ms)
+            if not self._has_room(user):
+                self._make_room(now_ms)
+            if not self._has_room(user):
+                raise RequestError(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"{len(self._sessions)} clients sign with stamps already, {self._of_user[user]} of them "
+                    "as this user",
+                    "try again in some minutes, or raise access.sessions_max",
+                )
             self._sessions[user, session] = _Session(number, 1, time_ms)
+            self._of_user[user] += 1
             return
         if number > known.highest:
             shift = number - known.highest
@@ -91,18 +108,21 @@ class SeenStamps:
             known.seen |= 1 << behind
         known.newest_ms = max(known.newest_ms, time_ms)
 
+    def _has_room(self, user: str) -> bool:
+        """Whether a user may open one more session: each leaves a part of the room to others."""
+        own = self._of_user[user]
+        others = len(self._sessions) - own
+        return own + others < self._sessions_max and own * 100 < (self._sessions_max - others) * USERS_PERCENT
+
     def _make_room(self, now_ms: int) -> None:
-        if len(self._sessions) < self._sessions_max:
+        """Forget sessions whose stamps are all too old to be taken again."""
+        since_ms = self._clock.monotonic_ms()
+        if since_ms < self._next_round_ms:
             return
-        # All stamps of such a session are too old to be taken again.
+        self._next_round_ms = since_ms + _ROUND_MS
         horizon_ms = now_ms - self._window_ms
         self._sessions = {key: one for key, one in self._sessions.items() if one.newest_ms >= horizon_ms}
-        if len(self._sessions) >= self._sessions_max:
-            raise RequestError(
-                ResponseCode.SYSTEM_BUSY,
-                f"{self._sessions_max} clients sign with stamps already",
-                "try again in some minutes, or raise access.sessions_max",
-            )
+        self._of_user = Counter(user for user, _ in self._sessions)
 
 
 def _parse(stamp: str) -> tuple[int, str, int, int]:

@@ -8,8 +8,9 @@
 
 Rules: a refusal is code 16, NO_PERMISSION, with a remark that says what is missing and never a secret. Users come
 from a file, looked at again every `reload_interval_ms`; a file that cannot be read leaves the users as they were,
-with a line in the log. Owned by the server's event loop. `require_topic` is about the request that was checked last,
-so a handler may use it until it waits for something.
+with a line in the log. Owned by the server's event loop. `require_topic`, `sender` and their like are about the
+request that is being handled, and only until its handler returns or waits for something: afterwards they raise,
+because another request may be the last one that was checked.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Guard:
         self._blamed_since_ms = runtime.clock.monotonic_ms()
         self._version: tuple[int, int] = (0, 0)
         self._looked_ms = runtime.clock.monotonic_ms()
-        self._current: tuple[User | None, str] = (None, "")
+        # The sender and address of the request that is being handled; None between requests.
+        self._current: tuple[User | None, str] | None = None
         self.users = self._read()
         if not self.users.by_name:
             raise OptionError(f"{path} has no user", "add one with `penstock acl add NAME --role admin`")
@@ -136,6 +138,16 @@ class Guard:
             if error.code == ResponseCode.NO_PERMISSION:
                 self._blame(source, command, error)
             raise
+
+    def handled(self) -> None:
+        """The handler of the request that was checked last has returned."""
+        self._current = None
+
+    @property
+    def _asking(self) -> tuple[User | None, str]:
+        if self._current is None:
+            raise AssertionError("broken invariant: no request is being handled, so nobody is asking")
+        return self._current
 
     def _authenticate(self, source: str, command: Command) -> User | None:
         """Who sent it; None: somebody whom nobody asks."""
@@ -216,7 +228,7 @@ class Guard:
 
     def require_topic(self, topic: str, *actions: Action) -> None:
         """For the request that is being handled, a need that showed only while handling it."""
-        user, source = self._current
+        user, source = self._asking
         if user is not None and not user.is_super:
             for need in topic_needs(topic, *actions):
                 self._require(user, need, source)
@@ -224,7 +236,7 @@ class Guard:
     def sender(self) -> tuple[str, Callable[[str], bool]] | None:
         """Who sent the request that is being handled, and whether it may publish to a topic; None where that is not
         asked. What it may is looked up when it is asked: users change."""
-        user, source = self._current
+        user, source = self._asking
         if user is None or user.is_super:
             return None
         name = user.name
@@ -240,7 +252,7 @@ class Guard:
     def standing(self, command: Command) -> Callable[[], bool]:
         """For the request that is being handled and goes on for long: whether its sender may still do this, asked of
         the users as they are then."""
-        user, source = self._current
+        user, source = self._asking
         if user is None:
             return lambda: True
         name, needs = user.name, tuple(needs_of(command))
@@ -266,7 +278,7 @@ class Guard:
     @property
     def sender_name(self) -> str:
         """The user who sent the request that is being handled; empty where that is not asked."""
-        user = self._current[0]
+        user = self._asking[0]
         return "" if user is None else user.name
 
     def _blame(self, source: str, command: Command, error: RequestError) -> None:

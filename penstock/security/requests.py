@@ -215,6 +215,8 @@ def _leases(command: Command) -> Iterator[Need]:
 def _client_beat(command: Command) -> Iterator[Need]:
     body = ClientBeatBody.decode(command.body)
     if body.kind is ClientKind.PRODUCER:
+        if not body.topics:
+            yield Need(Kind.TOPIC, ANY_ONE, (PUB,))
         for topic in body.topics:
             yield from topic_needs(topic, PUB, SUB, GET)  # as for the routes that it has
         return
@@ -343,7 +345,7 @@ TABLE: dict[int, Needs] = {
     R.PUSH_SUBSCRIBE: _consume,
     R.PUSH_UNSUBSCRIBE: _consume,
     R.PUSH_CLOSE: _nothing,
-    R.PUSH_RESUME: _consumer_list,
+    R.PUSH_RESUME: _group("consumerGroup", SUB),
     R.PUSH_LIST: _push_list,
     # POP, by number: pop, ack, peek, change of invisible time, notification, polling info, batch ack.
     200050: _consume,

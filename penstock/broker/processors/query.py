@@ -6,6 +6,7 @@ others are one read. Answers hold the stored records as they are.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from penstock.broker.consumers import Consumers
@@ -46,9 +47,14 @@ class QueryProcessor:
         table.register(RequestCode.VIEW_MESSAGE_BY_ID, self.handle_view_message)
         table.register(RequestCode.QUERY_CONSUME_QUEUE, self.handle_query_consume_queue)
 
-    async def handle_query_message(self, connection: Connection, command: Command) -> Command:
+    def handle_query_message(self, connection: Connection, command: Command) -> Awaitable[Command]:
         header = QueryMessageRequestHeader.decode(command.fields)
         self._gate.check_search(header.topic)
+        return self._query(connection, command, header)
+
+    async def _query(
+        self, connection: Connection, command: Command, header: QueryMessageRequestHeader
+    ) -> Command:
         limit = UNIQUE_KEY_MAX if header.is_unique_key else header.max_num
         find = partial(
             self._find, header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp

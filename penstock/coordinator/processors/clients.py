@@ -7,6 +7,7 @@ refuses with 2007 and the leader's address. Owned by the coordinator's event loo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from penstock.coordinator.balancing import Balancing
@@ -23,6 +24,7 @@ from penstock.protocol.headers.balance import (
     SubscriptionsRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
+from penstock.security import Guard
 
 T = TypeVar("T")
 
@@ -30,10 +32,13 @@ T = TypeVar("T")
 class ClientsProcessor:
     """Codes 9021, 9022, 9023, 9024 and 9029."""
 
-    def __init__(self, leadership: Leadership, balancing: Balancing, creation: Creation) -> None:
+    def __init__(
+        self, leadership: Leadership, balancing: Balancing, creation: Creation, guard: Guard | None = None
+    ) -> None:
         self._leadership = leadership
         self._balancing = balancing
         self._creation = creation
+        self._guard = guard
 
     def register(self, table: ProcessorTable) -> None:
         table.register(RequestCode.CLIENT_BEAT, self.handle_client_beat)
@@ -47,15 +52,25 @@ class ClientsProcessor:
             return not_leader(command, self._leadership)
         body = _read(command, ClientBeatBody.decode)
         if body.kind is ClientKind.PRODUCER:
-            self._balancing.producer_beat(body, connection)
+            self._balancing.producer_beat(self._owned(body), connection)
             return command.answer(body=ClientBeatAnswer(self._balancing.term).encode())
         return command.answer(body=self._balancing.consumer_beat(body, connection).encode())
 
     def handle_client_close(self, connection: Connection, command: Command) -> Command:
         if not self._leadership.is_sure:
             return not_leader(command, self._leadership)
-        self._balancing.close(_read(command, ClientBeatBody.decode))
+        body = _read(command, ClientBeatBody.decode)
+        self._balancing.close(self._owned(body) if body.kind is ClientKind.PRODUCER else body)
         return command.answer()
+
+    def _owned(self, body: ClientBeatBody) -> ClientBeatBody:
+        """The report of a producer under an id of its user's: no group says whose it is, so that another user could
+        take its place or close it."""
+        if self._guard is None:
+            return body
+        return replace(
+            body, client_id=f"{self._guard.sender_name} {body.client_id}" if body.client_id else ""
+        )
 
     def handle_explain(self, connection: Connection, command: Command) -> Command:
         if not self._leadership.is_sure:

@@ -14,7 +14,7 @@ from penstock.coordinator.options import CoordinatorOptions
 from penstock.coordinator.server import Coordinator
 from penstock.metadata.group_table import SubscriptionGroup
 from penstock.protocol.command import Command
-from penstock.remoting import RemotingClient
+from penstock.remoting import ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.security.users_file import read_users
@@ -99,6 +99,17 @@ class World:
 
     async def ask(self, client: RemotingClient, server: str, command: Command) -> Command:
         return await client.call(self.address(server), command, 20_000)
+
+    def tables(self) -> dict[str, ProcessorTable]:
+        """Which requests each server answers, the broker also on its other port."""
+        broker = self.server.broker
+        assert broker is not None
+        return {
+            "broker": broker.table,
+            "broker on its VIP port": broker.vip_table,
+            "nameserver": self.server.nameserver.table,
+            "coordinator": self.coordinator.table,
+        }
 
     def prepare(self) -> None:
         """What an allowed request may have taken away."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.coordinator.balancing_part import BalancingPart
 from penstock.errors import RequestError
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from penstock.protocol.bodies.balance import ClientBeatBody
+from penstock.protocol.bodies.balance import ClientBeatBody, ClientKind
 from penstock.protocol.codes import RequestCode as R
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
@@ -18,6 +19,7 @@ from penstock.protocol.headers import PullSysFlag
 from penstock.remoting import Connection, ProcessorTable, RemotingClient
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, Credentials, NodeAccess, SigningHook
+from penstock.security.policy import Action
 from penstock.security.signatures import sign
 from penstock.testing.clock import ManualClock
 from penstock.testing.embedded import EmbeddedBroker
@@ -124,6 +126,65 @@ roles = ["admin"]
         assert (tmp_path / "access.toml").read_text() == users
 
     run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_producer_at_a_coordinator_is_its_users_alone(tmp_path: Path) -> None:
+    """Any account, also one without entries, could close another's producer by its client id, or take its place."""
+
+    def body(*topics: str) -> bytes:
+        return ClientBeatBody("app@1", "p", ClientKind.PRODUCER, topics=topics).encode()
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            (part,) = made.coordinator.parts
+            assert isinstance(part, BalancingPart)
+            publishers = part.balancing.publishers
+            beat = Command(R.CLIENT_BEAT, body=body("orders"))
+            assert (await made.ask(made.clients["alice"], "coordinator", beat)).code == 0
+            (known,) = publishers.of("orders")
+            for name in ("bob", "carol", "admin"):
+                for code, topics in (
+                    (R.CLIENT_CLOSE, ()),
+                    (R.CLIENT_BEAT, ()),
+                    (R.CLIENT_CLOSE, ("public",)),
+                ):
+                    answer = await made.ask(
+                        made.clients[name], "coordinator", Command(code, body=body(*topics))
+                    )
+                    assert answer.code == (NO_PERMISSION if name == "carol" else 0), (name, code)
+                    assert publishers.of("orders") == [known], (name, code)
+            closed = await made.ask(
+                made.clients["alice"], "coordinator", Command(R.CLIENT_CLOSE, body=body())
+            )
+            assert closed.code == 0
+            assert publishers.of("orders") == []
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_nobody_is_asking_when_a_handler_has_returned(tmp_path: Path) -> None:
+    """A handler that waits must not ask for the sender afterwards: another request was checked meanwhile."""
+    (tmp_path / "access.toml").write_text(f"""
+[users.admin]
+secret = "{ADMIN_SECRET}"
+roles = ["admin"]
+""")
+    guard = NodeAccess.of(AccessOptions(enabled=True), tmp_path, Runtime(clock=ManualClock())).guard
+    assert guard is not None
+    guard.check("::1", rocketmq_signed(ADMIN, Command(R.GET_BROKER_CONFIG)))
+    assert guard.sender_name == "admin"
+    guard.require_topic("public", Action.SUB)
+    guard.handled()
+    for ask in (
+        lambda: guard.sender_name,
+        guard.sender,
+        lambda: guard.require_topic("public", Action.SUB),
+        lambda: guard.standing(Command(R.GET_BROKER_CONFIG)),
+    ):
+        with pytest.raises(AssertionError, match="nobody is asking"):
+            ask()
 
 
 @pytest.mark.abuse("A9")

@@ -157,6 +157,24 @@ def test_every_server_asks_who_sends_each_of_its_codes_and_has_no_other(tmp_path
     run(test)
 
 
+def test_every_handler_of_every_server_has_a_row(tmp_path: Path) -> None:
+    """Whatever its number is: a table may have a code that no list of codes has."""
+    table = {row.code: row for row in rows()}
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            found = made.tables()
+            assert {name.partition(" ")[0] for name in found} == set(SERVERS)
+            for name, served in found.items():
+                server = name.partition(" ")[0]
+                said = {code for code, row in table.items() if server in row.servers}
+                assert set(served.codes) <= said, name
+                if name == server:
+                    assert set(served.codes) == said
+
+    run(test)
+
+
 # -- the matrix ----------------------------------------------------------------------------------------------
 
 

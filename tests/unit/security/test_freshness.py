@@ -79,6 +79,19 @@ def test_sessions_are_bounded_and_forgotten_when_none_of_their_stamps_would_be_t
     assert len(seen) == 1
 
 
+@pytest.mark.abuse("A14")
+def test_user_leaves_sessions_to_others() -> None:
+    """One account could open so many sessions that no other client was let in for five minutes."""
+    clock, _, seen = pair(sessions_max=20)
+    now = clock.now_ms()
+    for number in range(18):
+        seen.check("greedy", f"{now}-{number:016x}-1-11", 11)
+    with pytest.raises(RequestError, match="as this user"):
+        seen.check("greedy", f"{now}-{99:016x}-1-11", 11)
+    seen.check("greedy", f"{now}-{0:016x}-2-11", 11)
+    seen.check("another", f"{now}-{99:016x}-1-11", 11)
+
+
 @pytest.mark.parametrize(
     "stamp", ["", "x", "1-2-3-4", "-".join(["9" * 30] * 4), "1-0123456789abcdef-x-11", "1" * 10_000]
 )
