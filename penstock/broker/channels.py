@@ -15,6 +15,8 @@ class Publisher:
 
     user: str
     may_publish: Callable[[str], bool]
+    # Whether it may publish to any topic at all.
+    publishes: bool = True
 
 
 @dataclass(slots=True)
@@ -45,6 +47,6 @@ def publisher_of(guard: Guard) -> Callable[[], Publisher | None]:
 
     def identify() -> Publisher | None:
         sender = guard.sender()
-        return None if sender is None else Publisher(*sender)
+        return None if sender is None else Publisher(*sender, guard.may_publish_anywhere)
 
     return identify

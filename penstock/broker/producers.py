@@ -43,9 +43,8 @@ class Producers:
             _LOG.warning("client %s is in %d producer groups already", client_id, len(joined))
             return None
         publisher = self.identify()
-        if self._is_anothers(client_id, publisher):
-            _LOG.warning("client id %s is in use by another user; this producer is ignored", client_id)
-            return None
+        if publisher is not None and not publisher.publishes:
+            return None  # a consumer, as Java's: it is never asked about transactions, and awaits no reply
         now_ms, seen_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         members = self._groups.get(group)
         if members is None:
@@ -57,13 +56,18 @@ class Producers:
         if channel is not None and channel.client_id == client_id:
             channel.touch(now_ms, seen_ms)
             channel.publisher = publisher
-            return channel
-        if channel is not None:
-            self._forget_id(channel, group)
-        channel = ClientChannel(connection, client_id, language, version, now_ms, seen_ms, publisher)
-        members[connection] = channel
-        self._groups_of.setdefault(connection, set()).add(group)
-        self._by_client_id.setdefault(client_id, {})[connection] = channel
+        else:
+            if channel is not None:
+                self._forget_id(channel, group)
+            channel = ClientChannel(connection, client_id, language, version, now_ms, seen_ms, publisher)
+            members[connection] = channel
+            self._groups_of.setdefault(connection, set()).add(group)
+        if self._is_anothers(client_id, publisher):
+            _LOG.warning(
+                "client id %s is in use by another user: replies do not reach this producer", client_id
+            )
+        else:
+            self._by_client_id.setdefault(client_id, {})[connection] = channel
         return channel
 
     def _is_anothers(self, client_id: str, publisher: Publisher | None) -> bool:

@@ -29,7 +29,7 @@ from penstock.security.freshness import STAMP_FIELD, SeenStamps
 from penstock.security.known_fields import unknown_field
 from penstock.security.options import AccessOptions, UnknownFields
 from penstock.security.plain_acl import read_plain_acl
-from penstock.security.policy import Action, Need
+from penstock.security.policy import ANY_ONE, Action, Kind, Need
 from penstock.security.requests import needs_of, topic_needs
 from penstock.security.signatures import (
     ACCESS_KEY_FIELD,
@@ -248,6 +248,12 @@ class Guard:
             return found.is_super or all(found.may(need, source) for need in topic_needs(topic, Action.PUB))
 
         return name, may_publish
+
+    @property
+    def may_publish_anywhere(self) -> bool:
+        """Whether the sender of the request that is being handled may publish to any topic."""
+        user, source = self._asking
+        return user is None or user.may(Need(Kind.TOPIC, ANY_ONE, (Action.PUB,)), source)
 
     def standing(self, command: Command) -> Callable[[], bool]:
         """For the request that is being handled and goes on for long: whether its sender may still do this, asked of

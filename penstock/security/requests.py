@@ -235,6 +235,11 @@ def _some_topic(command: Command) -> Iterator[Need]:
     yield Need(Kind.TOPIC, ANY_ONE, (PUB,))
 
 
+def _consumes(command: Command) -> Iterator[Need]:
+    """For a connection over which something will be consumed."""
+    yield Need(Kind.TOPIC, ANY_ONE, (SUB,))
+
+
 def _end_transaction(command: Command) -> Iterator[Need]:
     """Clients before 5.x name no topic."""
     topic = command.fields.get("topic")
@@ -341,7 +346,7 @@ TABLE: dict[int, Needs] = {
     R.REFRESH_PARTITION: _leases,
     R.RELEASE_PARTITION: _leases,
     R.QUERY_ASSIGNMENT: _assignment,
-    R.PUSH_REGISTER: _nothing,  # a name for the connection; its processor asks whose the name is
+    R.PUSH_REGISTER: _consumes,  # a name for the connection; its processor asks whose the name is
     R.PUSH_SUBSCRIBE: _consume,
     R.PUSH_UNSUBSCRIBE: _consume,
     R.PUSH_CLOSE: _nothing,

@@ -26,6 +26,7 @@ from penstock.testing.embedded import EmbeddedBroker
 from tests.support.guarded import ADMIN_SECRET, SECRET, caller, run
 from tests.unit.security.access_world import ADMIN, ALICE, ANOTHERS, BOB, OWN, world
 from tests.unit.security.every_request import EVERY
+from tests.waiting import until
 
 NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
 
@@ -221,6 +222,39 @@ def test_the_client_id_of_an_admins_producer_cannot_be_taken(tmp_path: Path) -> 
             for name in ("alice", "bob"):
                 assert (await made.ask(made.clients[name], "broker", beat("requester@1"))).code == 0
                 assert broker.producers.by_client_id("requester@1") is victim
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_taking_a_client_id_first_keeps_no_producer_from_being_asked_about_transactions(
+    tmp_path: Path,
+) -> None:
+    """Whoever said a client id first kept the producers of other users with this id out; also an account that may
+    publish nowhere, and which could fill the table of producer groups."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            broker = made.server.broker
+            assert broker is not None
+            producers = broker.producers
+            for name in ("carol", "bob"):
+                assert (await made.ask(made.clients[name], "broker", beat("app@1"))).code == 0
+            assert len(producers.members("p")) == 1, "bob's: carol may publish nowhere"
+            assert (await made.ask(made.clients["alice"], "broker", beat("app@1"))).code == 0
+            asked = producers.pick("p", "orders")
+            assert asked is not None
+            assert asked.publisher is not None
+            assert asked.publisher.user == "alice"
+            # A reply names a client id only: it goes to the one who was there first.
+            answering = producers.by_client_id("app@1")
+            assert answering is not None
+            assert answering.publisher is not None
+            assert answering.publisher.user == "bob"
+            await made.clients["bob"].close()
+            await until(lambda: producers.by_client_id("app@1") is None, "bob has left")
+            assert (await made.ask(made.clients["alice"], "broker", beat("app@1"))).code == 0
+            assert producers.by_client_id("app@1") is asked
 
     run(test)
 
