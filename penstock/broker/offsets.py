@@ -232,7 +232,9 @@ class ConsumerOffsets:
         self._remove([key for key in self._keys() if key.topic == topic])
 
     def remove_group(self, group: str) -> None:
-        """The group is gone: forget its progress."""
+        """The group is gone: forget its progress, unless it is the broker's own."""
+        if group in BROKERS_OWN:
+            return
         self._remove([key for key in self._keys() if key.group == group])
 
     def _keys(self) -> set[TopicGroup]:

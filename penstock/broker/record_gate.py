@@ -225,10 +225,12 @@ class RecordGate:
         that stands for it), and with the one that it waits for."""
         if self._guard is None:
             return
-        self._guard.require_topic(topic or record.message.topic, *actions)
-        real = record.message.properties.get(text.REAL_TOPIC)
-        if real and record.message.topic in HOLDING_TOPICS:
-            self._guard.require_topic(real, *actions)
+        message = record.message
+        name = f"the message at log position {message.physical_offset}"
+        self._guard.require_topic(topic or message.topic, *actions, record=name)
+        real = message.properties.get(text.REAL_TOPIC)
+        if real and message.topic in HOLDING_TOPICS:
+            self._guard.require_topic(real, *actions, record=name)
 
 
 def is_hidden(topic: str) -> bool:

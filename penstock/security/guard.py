@@ -66,8 +66,8 @@ class Guard:
         self._blamed_since_ms = runtime.clock.monotonic_ms()
         self._version: tuple[int, int] = (0, 0)
         self._looked_ms = runtime.clock.monotonic_ms()
-        # The sender and address of the request that is being handled; None between requests.
-        self._current: tuple[User | None, str] | None = None
+        # The request that is being handled, its sender and their address; None between requests.
+        self._current: tuple[User | None, str, Command] | None = None
         self.users = self._read()
         if not self.users.by_name:
             raise OptionError(f"{path} has no user", "add one with `penstock acl add NAME --role admin`")
@@ -130,7 +130,7 @@ class Guard:
             self.look()
         try:
             user = self._authenticate(source, command)
-            self._current = (user, source)
+            self._current = (user, source, command)
             if user is not None and not user.is_super:
                 for need in needs_of(command):
                     self._require(user, need, source)
@@ -144,7 +144,7 @@ class Guard:
         self._current = None
 
     @property
-    def _asking(self) -> tuple[User | None, str]:
+    def _asking(self) -> tuple[User | None, str, Command]:
         if self._current is None:
             raise AssertionError("broken invariant: no request is being handled, so nobody is asking")
         return self._current
@@ -226,17 +226,34 @@ class Guard:
                 "ask an admin; `penstock acl explain` shows what a user may do",
             )
 
-    def require_topic(self, topic: str, *actions: Action) -> None:
-        """For the request that is being handled, a need that showed only while handling it."""
-        user, source = self._asking
-        if user is not None and not user.is_super:
+    def require_topic(self, topic: str, *actions: Action, record: str = "") -> None:
+        """For the request that is being handled, a need that showed only while handling it.
+
+        `record`: what the request names, where the topic is known only from what is stored: the log says its name,
+        the answer does not.
+        """
+        user, source, command = self._asking
+        if user is None or user.is_super:
+            return
+        try:
             for need in topic_needs(topic, *actions):
                 self._require(user, need, source)
+        except RequestError as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+            self._blame(source, command, error)
+            if not record:
+                raise
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"user {user.name} has no permission for {record}",
+                "ask an admin; the broker's log says what is missing",
+            ) from None
 
     def sender(self) -> tuple[str, Callable[[str], bool]] | None:
         """Who sent the request that is being handled, and whether it may publish to a topic; None where that is not
         asked. What it may is looked up when it is asked: users change."""
-        user, source = self._asking
+        user, source, _ = self._asking
         if user is None or user.is_super:
             return None
         name = user.name
@@ -252,13 +269,13 @@ class Guard:
     @property
     def may_publish_anywhere(self) -> bool:
         """Whether the sender of the request that is being handled may publish to any topic."""
-        user, source = self._asking
+        user, source, _ = self._asking
         return user is None or user.may(Need(Kind.TOPIC, ANY_ONE, (Action.PUB,)), source)
 
     def standing(self, command: Command) -> Callable[[], bool]:
         """For the request that is being handled and goes on for long: whether its sender may still do this, asked of
         the users as they are then."""
-        user, source = self._asking
+        user, source, _ = self._asking
         if user is None:
             return lambda: True
         name, needs = user.name, tuple(needs_of(command))

@@ -222,6 +222,8 @@ class Sources:
             address = ipaddress.ip_address(source.partition("%")[0])
         except ValueError:
             return False
+        if address.version == 6 and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped  # the same peer, seen by a socket for both
         if any(address.version == network.version and address in network for network in self._networks):
             return True
         if not self._parts or address.version != 4:

@@ -151,7 +151,7 @@ class TransactionsProcessor:
             )
         if self._guard is not None:
             # The request need not name the topic that it is about.
-            self._guard.require_topic(half.topic, Action.PUB)
+            self._guard.require_topic(half.topic, Action.PUB, record="this transaction")
         if half.has_immunity and not header.from_transaction_check:
             age_ms = self._time.now_ms() - half.first_stored_ms
             if age_ms > half.immunity_ms(self.options.transaction_timeout_ms):

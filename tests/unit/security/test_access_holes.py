@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.offsets import BROKERS_OWN
 from penstock.coordinator.balancing_part import BalancingPart
 from penstock.errors import RequestError
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
@@ -255,6 +256,51 @@ def test_taking_a_client_id_first_keeps_no_producer_from_being_asked_about_trans
             await until(lambda: producers.by_client_id("app@1") is None, "bob has left")
             assert (await made.ask(made.clients["alice"], "broker", beat("app@1"))).code == 0
             assert producers.by_client_id("app@1") is asked
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+def test_position_of_a_message_tells_no_name_of_its_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any account could go through the positions of the log and was told the topic of each message."""
+    caplog.set_level("WARNING", "penstock.audit")
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            for name in ("carol", "alice"):
+                view = Command(R.VIEW_MESSAGE_BY_ID, {"offset": str(made.anothers.position)})
+                answer = await made.ask(made.clients[name], "broker", view)
+                assert answer.code == NO_PERMISSION
+                assert "public" not in (answer.remark or "")
+            assert "refused request 33" in caplog.text, "refusals of records are in the audit log, too"
+            assert "Topic:public" in caplog.text
+            back = Command(
+                R.CONSUMER_SEND_MSG_BACK,
+                {"offset": str(made.anothers.position), "group": "billing", "delayLevel": "0"},
+            )
+            answer = await made.ask(made.clients["alice"], "broker", back)
+            assert answer.code == NO_PERMISSION
+            assert "public" not in (answer.remark or "")
+
+    run(test)
+
+
+@pytest.mark.abuse("A19")
+def test_progress_of_the_brokers_own_groups_cannot_be_deleted(tmp_path: Path) -> None:
+    """Of the group that reads what was popped: who may delete groups reset how far the broker has read."""
+
+    async def test() -> None:
+        async with world(tmp_path) as made:
+            broker = made.server.broker
+            assert broker is not None
+            for group in BROKERS_OWN:
+                broker.offsets.restore(group, "orders", 0, 7)
+                delete = Command(R.DELETE_SUBSCRIPTIONGROUP, {"groupName": group, "cleanOffset": "true"})
+                for name in ("star", "admin"):
+                    await made.ask(made.clients[name], "broker", delete)
+                    assert broker.offsets.query(group, "orders", 0) == 7, (group, name)
 
     run(test)
 

@@ -103,6 +103,12 @@ def test_sources(text: str, inside: str, outside: str) -> None:
     assert not Sources([text]).contain(outside)
 
 
+def test_ipv4_address_seen_by_a_socket_for_both_is_the_same_source() -> None:
+    assert Sources(["10.0.0.0/8"]).contain("::ffff:10.1.2.3")
+    assert Sources(["10.0.*.*"]).contain("::ffff:10.0.2.3")
+    assert not Sources(["10.0.0.0/8"]).contain("::ffff:11.1.2.3")
+
+
 def test_a_source_that_is_none_is_in_nothing() -> None:
     assert not Sources(["10.0.0.0/8"]).contain("")
     assert Sources(["*"]).contain("")
