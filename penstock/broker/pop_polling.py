@@ -15,9 +15,11 @@ from penstock._hot.queues import QueueState
 from penstock.broker.long_polling import HeldPull, LongPolling
 from penstock.broker.options import BrokerOptions
 from penstock.errors import PenstockError
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic
 from penstock.remoting import Connection
+from penstock.remoting.connection import WITHDRAWN
 from penstock.runtime import Clock
 
 ALL_QUEUES = -1
@@ -127,6 +129,10 @@ class PopPolling:
         """Never raises: it is called from timers."""
         connection, waiting = held.connection, held.pull
         if not connection.is_open:
+            return True
+        if not connection.still_allows(waiting.command):
+            # Before anything is popped: it would be invisible to the rest of the group for nothing.
+            connection.answer(waiting.command, waiting.command.answer(ResponseCode.NO_PERMISSION, WITHDRAWN))
             return True
         try:
             answer = waiting.answer(connection, is_final)

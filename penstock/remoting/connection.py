@@ -435,10 +435,14 @@ class Connection(asyncio.Protocol):
         """Answer a request whose handler returned None. What it waited for is given only to who may still have it."""
         if not self.is_open:
             return
-        guard = self._endpoint.guard
-        if response.body and guard is not None and not guard.still_allows(self.peer.ip, request):
+        if response.body and not self.still_allows(request):
             response = request.answer(ResponseCode.NO_PERMISSION, WITHDRAWN)
         self._reply(request, response)
+
+    def still_allows(self, request: Command) -> bool:
+        """Whether the sender of a request that waited may still do this; asked before it takes anything."""
+        guard = self._endpoint.guard
+        return guard is None or guard.still_allows(self.peer.ip, request)
 
     def _put(self, command: Command) -> None:
         body = command.body

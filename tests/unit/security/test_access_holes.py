@@ -406,10 +406,14 @@ def test_a_right_that_is_withdrawn_ends_what_waits(tmp_path: Path, code: R) -> N
             waiting = asyncio.ensure_future(made.ask(made.clients["alice"], "broker", command))
             held = await made.ask(made.clients["alice"], "broker", EVERY[R.GET_MAX_OFFSET](OWN))
             assert (held.code, waiting.done()) == (0, False)
+            assert broker.pop is not None
+            popped = len(broker.pop.service.state)
             guard.change(guard.users.put(replace(guard.users.by_name["alice"], is_enabled=False)))
             assert (await made.ask(made.clients["admin"], "broker", EVERY[R.SEND_MESSAGE_V2](OWN))).code == 0
             answer = await waiting
             assert (answer.code, bytes(answer.body)) == (NO_PERMISSION, b"")
+            # Nor was anything popped, which the rest of the group would have missed for a minute.
+            assert len(broker.pop.service.state) == popped
 
     run(test)
 
