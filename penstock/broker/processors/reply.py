@@ -25,7 +25,7 @@ from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
-from penstock.protocol.topic_names import RETRY_PREFIX
+from penstock.protocol.topic_names import REPLY_SUFFIX
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 from penstock.store import Durability
@@ -78,11 +78,15 @@ class ReplyProcessor:
             header = SendMessageRequestHeader.decode_v1(command.fields)
         else:
             header = SendMessageRequestHeader.decode_v2(command.fields)
-        config = self._rules.topic(header)
-        if config.name.startswith(RETRY_PREFIX):
+        reply_topic = f"{self.options.cluster_name}{REPLY_SUFFIX}"
+        if header.topic != reply_topic:
+            # The right to this topic is the right to reply: a topic of an own name would give it to anyone.
             raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"a reply cannot be sent to the retry topic {config.name}"
+                ResponseCode.NO_PERMISSION,
+                f"a reply cannot be sent to topic {header.topic[:80]!r}",
+                f"send it to {reply_topic}",
             )
+        config = self._rules.topic(header)
         queue_id = self._rules.queue(config, header.queue_id)
         if len(command.body) > self._body_bytes_max:
             raise MessageTooLargeError(

@@ -196,7 +196,8 @@ def test_a_reply_is_checked_as_a_send_is(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bench:
             for fields, body, code in (
-                (send_fields("a/b"), b"", ResponseCode.INVALID_PARAMETER),
+                (send_fields("a/b"), b"", ResponseCode.NO_PERMISSION),
+                (send_fields("my_REPLY_TOPIC"), b"", ResponseCode.NO_PERMISSION),
                 (send_fields("SCHEDULE_TOPIC_XXXX"), b"", ResponseCode.NO_PERMISSION),
                 (send_fields(REPLY_TOPIC, 1), b"", ResponseCode.INVALID_PARAMETER),
                 (send_fields(REPLY_TOPIC), b"x" * 70_000, ResponseCode.MESSAGE_ILLEGAL),

@@ -34,6 +34,7 @@ secret = "{SECRET}"
 entries = [
   {{ resource = "Topic:orders", actions = {ALL} }},
   {{ resource = "Topic:orders_REPLY_TOPIC", actions = {ALL} }},
+  {{ resource = "Topic:DefaultCluster_REPLY_TOPIC", actions = ["Pub"] }},
   {{ resource = "Group:billing", actions = {ALL} }},
 ]
 

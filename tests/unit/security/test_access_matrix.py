@@ -21,7 +21,7 @@ from scripts.docs_access import SERVERS, Row, rows
 from tests.support.guarded import SECRET, caller, run
 from tests.support.raw_peer import RawPeer
 from tests.unit.security.access_world import World, world
-from tests.unit.security.every_request import EVERY, Place, R
+from tests.unit.security.every_request import EVERY, REPLY_TOPIC, Place, R
 
 NO_PERMISSION, NOT_SUPPORTED = int(ResponseCode.NO_PERMISSION), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 STRANGERS = (
@@ -96,7 +96,7 @@ def _shown(need: Need) -> str:
     actions = "|".join(need.actions)
     names = {
         "orders": "Topic:",
-        "orders_REPLY_TOPIC": "Topic:",
+        REPLY_TOPIC: "Topic:",
         "billing": "Group:",
         "?": f"any {need.kind}:",
         "*": f"{need.kind}:*",
