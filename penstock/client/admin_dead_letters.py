@@ -27,7 +27,7 @@ from penstock.client.dead_letters import (
 from penstock.client.queue_reading import read_queue
 from penstock.client.received import dead_letter_topic
 from penstock.client.redrive_marks import MARKS_TOPIC, MarkLog, copy_id
-from penstock.client.redriving import NO_ORIGIN, Outcome, RedriveResult, Redriving
+from penstock.client.redriving import Outcome, RedriveResult, Redriving, no_origin
 from penstock.errors import ClientClosedError, OptionError, PenstockError, RouteNotFoundError
 
 T = TypeVar("T")
@@ -205,13 +205,13 @@ def _check(to: str, rate: float) -> None:
 
 
 def _rehearsed(letter: DeadLetter, to: str) -> RedriveResult:
-    topic = to or letter.origin_topic
+    topic = to or letter.redrive_topic
     if letter.redriven is not None:
         mark = letter.redriven
         reason = f"it was sent again to {mark.topic} before"
         return RedriveResult(letter, Outcome.SKIPPED, mark.topic, mark.msg_id, reason)
     if not topic:
-        return RedriveResult(letter, Outcome.FAILED, "", reason=NO_ORIGIN)
+        return RedriveResult(letter, Outcome.FAILED, "", reason=no_origin(letter))
     return RedriveResult(letter, Outcome.WOULD_SEND, topic, copy_id(letter.name, topic, letter.died_ms))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock.client.received import DEAD_LETTER_PREFIX, ORIGIN_MESSAGE_ID, RETRY_TOPIC, ReceivedMessage
 from penstock.errors import OptionError
-from penstock.message.failures import FIRST_FAILED, ORIGIN, REASON
+from penstock.message.failures import FIRST_FAILED, ORIGIN, REASON, UNPROVEN
 
 USED_UP = "tries used up"
 GIVEN_UP = "given up by the consumer"
@@ -65,6 +65,12 @@ class DeadLetter:
     def origin_topic(self) -> str:
         properties = self.message.properties
         return properties.get("DLQ_ORIGIN_TOPIC") or properties.get(RETRY_TOPIC) or ""
+
+    @property
+    def redrive_topic(self) -> str:
+        """Where it may be sent again without being told to: not to a topic that only a client has named who may not
+        publish there."""
+        return "" if self.message.properties.get(UNPROVEN) else self.origin_topic
 
     @property
     def origin_id(self) -> str:

@@ -47,7 +47,10 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import SendMessageRequestHeader
 
 logger = logging.getLogger(__name__)
-NO_ORIGIN = "it does not say from which topic it came; name one"
+_NO_ORIGIN = "it does not say from which topic it came; name one"
+_UNPROVEN_ORIGIN = (
+    "a consumer that may not publish to {} sent it to the retry topic itself; name a topic to trust it"
+)
 CHUNK = 32
 ATTEMPTS = 3
 # The index is written a moment after the log: a copy that is not found is looked for once more after this.
@@ -118,9 +121,9 @@ class Redriving:
         """All of them, by broker and topic."""
         parts: dict[tuple[str, str], list[DeadLetter]] = {}
         for letter in letters:
-            topic = self._to or letter.origin_topic
+            topic = self._to or letter.redrive_topic
             if not topic:
-                yield RedriveResult(letter, Outcome.FAILED, "", reason=NO_ORIGIN)
+                yield RedriveResult(letter, Outcome.FAILED, "", reason=no_origin(letter))
             else:
                 parts.setdefault((letter.message.queue.broker_name, topic), []).append(letter)
         # A rate is kept by small steps, so that little is in doubt if this is killed.
@@ -300,6 +303,11 @@ class Redriving:
 def is_open(error: PenstockError | None) -> TypeGuard[PenstockError]:
     """Whether a send that ended so may be stored all the same."""
     return isinstance(error, RemotingError) and not isinstance(error, ConnectError | ResponseError)
+
+
+def no_origin(letter: DeadLetter) -> str:
+    """Why nothing says where a dead letter is to be sent."""
+    return _UNPROVEN_ORIGIN.format(letter.origin_topic) if letter.origin_topic else _NO_ORIGIN
 
 
 def _properties(letter: DeadLetter, msg_id: str) -> bytes:

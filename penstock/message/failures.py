@@ -3,6 +3,7 @@
     PENSTOCK_REASON         why it failed last, `ValueError: no such customer`; from the consumer, bounded here
     PENSTOCK_FIRST_FAILED   milliseconds since the epoch, when a broker first took it back
     PENSTOCK_ORIGIN         broker/queue/offset of the message as its producer sent it
+    PENSTOCK_UNPROVEN       `true` if a client sent the retry itself and may not publish to the topic that it names
 
 RocketMQ's own marks, RETRY_TOPIC (first topic) and ORIGIN_MESSAGE_ID (first id), stay beside them. The notes
 travel with every copy through the retry topic to the dead letters. Rules: a reason is text from outside, so it
@@ -15,7 +16,8 @@ from __future__ import annotations
 REASON = "PENSTOCK_REASON"
 FIRST_FAILED = "PENSTOCK_FIRST_FAILED"
 ORIGIN = "PENSTOCK_ORIGIN"
-NOTES = (REASON, FIRST_FAILED, ORIGIN)
+UNPROVEN = "PENSTOCK_UNPROVEN"
+NOTES = (REASON, FIRST_FAILED, ORIGIN, UNPROVEN)
 # On a message that was sent again out of the dead letters: the offset id of the dead letter.
 REDRIVEN_FROM = "PENSTOCK_REDRIVEN_FROM"
 REASON_BYTES_MAX = 512

@@ -250,6 +250,11 @@ class Guard:
                 "ask an admin; the broker's log says what is missing",
             ) from None
 
+    def allows_topic(self, topic: str, *actions: Action) -> bool:
+        """Whether the sender of the request that is being handled may do this."""
+        user, source, _ = self._asking
+        return user is None or all(user.may(need, source) for need in topic_needs(topic, *actions))
+
     def sender(self) -> tuple[str, Callable[[str], bool]] | None:
         """Who sent the request that is being handled, and whether it may publish to a topic; None where that is not
         asked. What it may is looked up when it is asked: users change."""

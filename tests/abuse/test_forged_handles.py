@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import Broker
+from penstock.client.async_admin import AsyncAdmin
 from penstock.client.async_producer import AsyncProducer
 from penstock.client.dead_letters import DeadLetter
 from penstock.client.received import ReceivedMessage
+from penstock.client.redriving import Outcome
 from penstock.message import decode_record
 from penstock.protocol.bodies import ConsumerData, HeartbeatData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
@@ -28,7 +30,7 @@ from penstock.protocol.recall import RecallHandle
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER, EmbeddedBroker
-from tests.support.guarded import ADMIN, APP, caller, guarded, run
+from tests.support.guarded import ADMIN, APP, READER, caller, guarded, run
 from tests.waiting import until
 
 ACKED, GROUP, FAR = RequestCode.ACK_MESSAGE, "others", 2**63 - 1
@@ -326,6 +328,48 @@ def test_dead_letter_of_pop_says_itself_where_it_came_from(tmp_path: Path, acces
             fields |= {"initMode": 0, "expType": "TAG", "exp": "*"}
             assert (await at.call(at.victim, RequestCode.POP_MESSAGE, fields)).code == 0
             assert (await dead_letter(at)).origin_topic == "orders"
+
+    run(test)
+
+
+@pytest.mark.parametrize("may_publish", [False, True])
+def test_dead_letter_that_a_client_made_is_sent_to_no_topic_it_may_not_publish_to(
+    tmp_path: Path, may_publish: bool
+) -> None:
+    """`penstock dlq redrive` sent it there with an admin's permission: Sub on a topic was enough to publish to it."""
+
+    async def test() -> None:
+        async with (
+            guarded(tmp_path) as server,
+            caller(READER) as reader,
+            caller(APP) as app,
+            caller(ADMIN) as victim,
+        ):
+            async with AsyncProducer(server.address, **ADMIN) as producer:
+                for name in ("orders", "public"):
+                    await producer.send(name, b"made")
+            topic, group, client = (
+                ("orders", "billing", app) if may_publish else ("public", "readers", reader)
+            )
+            at = Scene(server, client, victim)
+            await at.join(client, group)
+            pairs = {"UNIQ_KEY": "A" * 32, "RETRY_TOPIC": topic, "PENSTOCK_UNPROVEN": ""}
+            header = SendMessageRequestHeader(
+                producer_group="p",
+                topic=f"%RETRY%{group}",
+                queue_id=0,
+                born_timestamp=1,
+                reconsume_times=17,
+                properties="".join(f"{name}\x01{value}\x02" for name, value in pairs.items()),
+            )
+            command = Command(RequestCode.SEND_MESSAGE_V2, header.encode(), b"forged")
+            assert (await client.call(at.address, command)).code == 0
+            await until(lambda: at.broker.store.max_offset(f"%DLQ%{group}", 0) == 1)
+            async with AsyncAdmin(server.address, **ADMIN) as admin:
+                [result] = [one async for one in admin.dead_letters.redrive(group)]
+            assert result.outcome is (Outcome.SENT if may_publish else Outcome.FAILED), result.reason
+            if not may_publish:
+                assert "may not publish to public" in result.reason
 
     run(test)
 

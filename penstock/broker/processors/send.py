@@ -31,6 +31,7 @@ from penstock.broker.timer_times import handle_for
 from penstock.broker.writing import MessageWriter, Written
 from penstock.errors import MessageTooLargeError, PenstockError, RequestError
 from penstock.message import StoredMessage
+from penstock.message.failures import UNPROVEN
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies import decode_batch, encode_batch_record
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -150,10 +151,12 @@ class SendProcessor:
             put[text.DELAY] = "-1"  # RocketMQ's mark on what was given up
             place = Place(dead.name, 0, queue_id)
         if config.name.startswith(RETRY_PREFIX):
-            drop = drop | {*text.DEAD_LETTER_ORIGINS}
+            drop = drop | {*text.DEAD_LETTER_ORIGINS, UNPROVEN}
             if self._guard is not None and pairs.get(text.RETRY_TOPIC):
-                # Consumers are shown this topic, and a redrive sends to it.
+                # Consumers are shown this topic; a redrive sends to it, with the rights of the one who redrives.
                 self._guard.require_topic(pairs[text.RETRY_TOPIC], Action.SUB)
+                if not self._guard.allows_topic(pairs[text.RETRY_TOPIC], Action.PUB):
+                    put[UNPROVEN] = "true"
         is_retry = header.reconsume_times > 0 and (level > 0 or dead is not None)
         is_half = self._rules.check_kind(config, header, pairs, is_retry)
         self._check_size(command)
