@@ -43,6 +43,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers import PRODUCER_FIELD, SEQUENCE_FIELD
 from penstock.runtime import Runtime
 from penstock.runtime.disk import write_atomically
+from penstock.runtime.shares import has_share
 from penstock.store import MessageStore
 
 _LOG = logging.getLogger("penstock.broker")
@@ -59,8 +60,6 @@ PRODUCER_SIZE_MAX = 64
 # A table that takes long to write is written less often.
 _PAUSE_FACTOR = 10
 _EXPIRY_PAUSE_MS = 1_000
-# Of the room for pairs that others leave, one user may have so much.
-_USERS_PERCENT = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,8 +401,7 @@ class Idempotence:
         known, most = len(self.table), self.options.idempotence_queues_max
         if known >= most or not owner:
             return known < most
-        own = self.table.pairs_of(owner)
-        return own * 100 < (most - (known - own)) * _USERS_PERCENT
+        return has_share(self.table.pairs_of(owner), known, most)
 
     def stored(self, send: Numbered, positions: Sequence[int]) -> None:
         """The messages of a send are in the log."""

@@ -57,6 +57,7 @@ from penstock.message import HostAddress, StoredMessage
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.topic_names import REVIVE_PREFIX
 from penstock.runtime import Runtime
+from penstock.runtime.shares import has_share
 from penstock.store import MessageStore
 from penstock.store.loop_flush import LoopFlusher
 
@@ -272,12 +273,13 @@ class PopService:
                 "try again; ask for the route again if it repeats",
             )
 
-    def check_room(self) -> None:
-        count = len(self.state) + len(self.ordered.lots)
-        if count >= self.options.pop_check_points_max:
+    def check_room(self, group: str) -> None:
+        """Refuse one more pop of a group: each leaves a part of the room to others."""
+        count, own = len(self.state) + len(self.ordered.lots), self.state.of_group[group]
+        if not has_share(own, count, self.options.pop_check_points_max):
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
-                f"[REJECTREQUEST]{count} pops are not acknowledged yet",
+                f"[REJECTREQUEST]{count} pops are not acknowledged yet, {own} of them of group {group[:80]}",
                 "acknowledge messages, or raise pop_check_points_max",
             )
 

@@ -15,7 +15,7 @@ Positions are forgotten when nothing is pending: the committed offset says the s
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -58,6 +58,8 @@ class PopState:
     def __init__(self, revive_queues: int) -> None:
         self.queues: dict[QueueKey, PopQueue] = {}
         self.open: dict[CheckKey, CheckPoint] = {}
+        # How many of them each group has.
+        self.of_group: Counter[str] = Counter()
         # Stored check points that are open, by their offset in the revive queue: the first holds its floor.
         self._stored: list[dict[int, CheckPoint]] = [{} for _ in range(revive_queues)]
         # The offset of a revive queue behind everything that was applied.
@@ -89,6 +91,7 @@ class PopState:
 
     def add(self, check: CheckPoint) -> None:
         """Messages are handed out."""
+        self.of_group[check.key.queue.group] += check.key not in self.open
         self.open[check.key] = check
         self._sequence += 1
         heapq.heappush(self._due, (check.due_ms, self._sequence, check))
@@ -125,6 +128,10 @@ class PopState:
         check.is_closed = True
         if self.open.get(check.key) is check:
             del self.open[check.key]
+            group = check.key.queue.group
+            self.of_group[group] -= 1
+            if not self.of_group[group]:
+                del self.of_group[group]
         self._stored[check.revive_queue].pop(check.revive_offset, None)
 
     # -- time ------------------------------------------------------------------------------------------------

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from penstock.errors import RequestError
 from penstock.protocol.codes import ResponseCode
 from penstock.runtime import Clock, Entropy
+from penstock.runtime.shares import has_share
 
 STAMP_FIELD = "PenstockStamp"
 WINDOW = 8_192
 _SESSION_SIZE = 16
 _STAMP_MAX = 80
-# Of the room for sessions that others leave, one user may have so much.
-USERS_PERCENT = 90
 _ROUND_MS = 1_000
 
 
@@ -110,9 +109,7 @@ class SeenStamps:
 
     def _has_room(self, user: str) -> bool:
         """Whether a user may open one more session: each leaves a part of the room to others."""
-        own = self._of_user[user]
-        others = len(self._sessions) - own
-        return own + others < self._sessions_max and own * 100 < (self._sessions_max - others) * USERS_PERCENT
+        return has_share(self._of_user[user], len(self._sessions), self._sessions_max)
 
     def _make_room(self, now_ms: int) -> None:
         """Forget sessions whose stamps are all too old to be taken again."""

@@ -60,6 +60,21 @@ def test_pops_that_are_never_acknowledged(tmp_path: Path) -> None:
     run(scenario)
 
 
+@pytest.mark.abuse("A14")
+def test_group_that_never_acknowledges_leaves_room_for_others(tmp_path: Path) -> None:
+    """One group could use up the room for pops of all."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, pop_check_points_max=20) as bench:
+            await fill(bench.client, 30)
+            codes = [(await pop(bench.client, most=1)).code for _ in range(25)]
+            assert codes == [0] * 18 + [int(ResponseCode.SYSTEM_BUSY)] * 7
+            [one] = await take(bench.client, most=1, group="others")
+            assert (await ack(bench.client, one)).code == 0
+
+    run(scenario)
+
+
 @limit("broker.pop_polls_max")
 @pytest.mark.abuse("A14")
 def test_pops_that_wait(tmp_path: Path) -> None:

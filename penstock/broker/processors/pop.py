@@ -138,7 +138,7 @@ class PopProcessor:
                 f"use at most {ATTEMPT_SIZE_MAX}",
             )
         config = self._check(header.consumer_group, header.topic, header.queue_id)
-        self._service.check_room()
+        self._service.check_room(header.consumer_group)
         return Pop(command, header, config, self._match(header), self._clock.monotonic_ms())
 
     def _check_leases(self, command: Command, header: PopMessageRequestHeader, config: TopicConfig) -> None:
