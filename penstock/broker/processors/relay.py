@@ -1,11 +1,14 @@
 """Calls from the broker to its clients, for operators that cannot reach them themselves (307, 309).
 
 Rules: the client's answer goes back as it came, code and all. A client that is not there is 1, one that does
-not answer in time is 207. Only so many calls are under way at once, because each waits for somebody else.
+not answer in time is 207. Only so many calls are under way at once, because each waits for a client; clients at one
+address leave room for calls to others.
 Owned by the event loop.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from penstock.broker.channels import ClientChannel
 from penstock.broker.consumers import Consumers
@@ -22,6 +25,7 @@ from penstock.protocol.headers import (
     GetConsumerRunningInfoRequestHeader,
 )
 from penstock.remoting import Connection, ProcessorTable
+from penstock.runtime.shares import has_share
 from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, TOKEN_FIELD
 from penstock.store import MessageStore
 
@@ -31,7 +35,8 @@ class ClientCalls:
 
     def __init__(self, options: BrokerOptions) -> None:
         self.options = options
-        self._under_way = 0
+        # Calls that wait for an answer, by the address of the client.
+        self._under_way: Counter[str] = Counter()
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -39,11 +44,15 @@ class ClientCalls:
 
     async def call(self, channel: ClientChannel, command: Command, timeout_ms: int | None = None) -> Command:
         """Ask a client and wait; its answer, whatever code that has. Raises RequestError 2, 207 or 1."""
-        if self._under_way >= self.options.relays_max:
-            raise BusyError(f"{self._under_way} calls to clients are under way, which is the limit", 1_000)
+        peer, count = channel.connection.peer.ip, self._under_way.total()
+        if not has_share(self._under_way[peer], count, self.options.relays_max):
+            raise BusyError(
+                f"{count} calls to clients wait, {self._under_way[peer]} of them to {peer}; that is the limit",
+                1_000,
+            )
         timeout_ms = self.options.relay_timeout_ms if timeout_ms is None else timeout_ms
         command.language = "JAVA"
-        self._under_way += 1
+        self._under_way[peer] += 1
         try:
             return await channel.connection.call(command, timeout_ms)
         except CallTimeoutError as error:
@@ -56,7 +65,9 @@ class ClientCalls:
                 ResponseCode.SYSTEM_ERROR, f"client {channel.client_id} cannot be reached: {error}"
             ) from error
         finally:
-            self._under_way -= 1
+            self._under_way[peer] -= 1
+            if not self._under_way[peer]:
+                del self._under_way[peer]
 
 
 # What the operator's request is signed with: these, and Penstock's own fields (stamp, signature). RocketMQ's

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from penstock.broker.flow_control import BusyError
+from penstock.broker.options import BrokerOptions
+from penstock.broker.processors.relay import ClientCalls
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import SendMessageRequestHeader
@@ -82,6 +87,43 @@ def test_only_so_many_relays_are_under_way(tmp_path: Path) -> None:
             )
             assert codes == [0, 0, 2, 2, 2]
             assert (await running_info(bench)).code == 0
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A14")
+def test_clients_at_one_address_leave_room_for_calls_to_others() -> None:
+    """Clients that never answer could take all calls, and no reply reached a client of another user."""
+
+    class Peer:
+        def __init__(self, ip: str) -> None:
+            self.peer = SimpleNamespace(ip=ip)
+            self.answered = asyncio.Event()
+
+        async def call(self, command: Command, timeout_ms: int) -> Command:
+            await self.answered.wait()
+            return command.answer()
+
+    async def scenario() -> None:
+        calls = ClientCalls(BrokerOptions(relays_max=20))
+        silent, other = Peer("10.0.0.1"), Peer("10.0.0.2")
+        other.answered.set()
+
+        async def ask(peer: Peer) -> int:
+            channel: Any = SimpleNamespace(connection=peer, client_id="c")
+            try:
+                return (await calls.call(channel, Command(307))).code
+            except BusyError as error:
+                return error.code
+
+        waiting = [asyncio.ensure_future(ask(silent)) for _ in range(30)]
+        await asyncio.sleep(0)
+        assert await ask(other) == 0
+        assert await ask(silent) == ResponseCode.SYSTEM_BUSY
+        silent.answered.set()
+        codes = await asyncio.gather(*waiting)
+        assert (codes.count(0), len(codes)) == (18, 30)
+        assert await ask(silent) == 0
 
     run(scenario)
 
