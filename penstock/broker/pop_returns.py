@@ -86,20 +86,24 @@ class PopReturns:
     def _copy(self, check: CheckPoint, group: GroupConfig, record: StoredRecord) -> AppendRequest:
         message, queue = record.message, check.key.queue
         kind, topic = topic_kind(queue.group, queue.topic)
+        # Maybe retries of another group, which were popped by the name of their topic.
+        is_foreign = kind == RETRY_V1 and self._names.is_guarded and self._names.is_shared(queue.group, topic)
         put = {}
         was_tried = queue.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         if message.reconsume_times == 0:
             put[FIRST_POP_TIME] = str(check.key.pop_time)
         if message.reconsume_times >= group.retry_max_times:
             place = self._topics.ensure(dead_letter_topic(group.name), 1).name
-            put[text.RETRY_TOPIC] = topic
+            put[text.RETRY_TOPIC] = (
+                message.properties.get(text.RETRY_TOPIC, queue.topic) if is_foreign else topic
+            )
             noted = message.properties.get(text.ORIGIN_MESSAGE_ID) if was_tried else None
             put[text.ORIGIN_MESSAGE_ID] = noted or message.message_id
             self.dead_count += 1
             self._statistics.sent_back(group.name, topic, is_dead=True)
             _LOG.info("message %s is a dead letter of group %s", message.message_id, group.name)
         else:
-            is_kept = kind == RETRY_V2 or (kind == RETRY_V1 and not self._names.is_guarded)
+            is_kept = is_foreign or kind == RETRY_V2 or (kind == RETRY_V1 and not self._names.is_guarded)
             place = queue.topic if is_kept else self._retry_topic(queue.group, topic)
             self._statistics.sent_back(group.name, topic, is_dead=False)
         properties, pairs = text.decode(record.properties), dict(message.properties)

@@ -15,7 +15,7 @@ import logging
 
 from penstock.broker.groups import Groups
 from penstock.broker.topics import Topics
-from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic
+from penstock.protocol.pop_handles import RETRY_V1, RETRY_V2, pop_retry_topic, topic_kind
 
 _LOG = logging.getLogger("penstock.broker")
 
@@ -45,6 +45,17 @@ class RetryNames:
             else:
                 found.append((kind, name))
         return found
+
+    def origin(self, group: str, topic: str) -> str:
+        """The topic whose messages a topic holds for a group: that of its retries, or the topic itself if its name
+        may say something else."""
+        kind, origin = topic_kind(group, topic)
+        if kind == RETRY_V1 and (
+            self._groups.find(f"{group}_{origin}") is not None
+            or (self.is_guarded and self.is_shared(group, origin))
+        ):
+            return topic
+        return origin
 
     def is_shared(self, group: str, topic: str) -> bool:
         """Whether the first name stands for another group, or for another group with another topic, as well."""

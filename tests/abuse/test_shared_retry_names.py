@@ -20,7 +20,7 @@ from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.testing.embedded import BROKER, EmbeddedBroker
 from tests.support.guarded import ADMIN, ADMIN_SECRET, SECRET, caller, run
-from tests.support.popping import Popped, ack, change, take
+from tests.support.popping import Popped, ack, change, pop, take
 from tests.support.running_broker import Client, properties, records, send_fields
 from tests.waiting import until
 
@@ -70,12 +70,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(path: Path, *, groups: tuple[str, ...] = ("a", "a_b", "a_b_c")) -> AsyncIterator[Scene]:
-    (path / "access.toml").write_text(USERS)
+async def scene(
+    path: Path, *, users: str = USERS, groups: tuple[str, ...] = ("a", "a_b", "a_b_c")
+) -> AsyncIterator[Scene]:
+    (path / "access.toml").write_text(users)
     access = NodeAccess.of(AccessOptions(enabled=True), path, Runtime.system())
     async with broker(path, access) as (server, stack):
         clients = {}
-        for name in ("ann", "bob", "eve", "wide", "admin"):
+        for name in ("ann", "bob", "dan", "eve", "wide", "admin"):
             keys = ADMIN if name == "admin" else {"access_key": name, "secret_key": SECRET}
             clients[name] = Client(server.broker_address)
             await clients[name].remoting.close()
@@ -228,6 +230,47 @@ def test_retries_of_before_are_not_popped_while_others_share_the_name(
             # An admin reads them.
             answer = await at.admin.pull(SHARED, consumerGroup="TOOLS_CONSUMER")
             assert [message.body for message in records(answer.body)] == [b"secret"]
+
+    run(test)
+
+
+@pytest.mark.abuse("A9")
+@pytest.mark.parametrize("tries", [0, 16])
+def test_retries_that_are_popped_by_the_name_of_their_topic_become_no_others(
+    tmp_path: Path, tries: int
+) -> None:
+    """The name %RETRY%a_b, popped as the group `a`, was read as retries of the topic `b`: what came back, or died, was a
+    message of `b` then, and was redriven there."""
+    users = USERS.replace(
+        "[users.bob]",
+        f"""
+[users.dan]
+secret = "{SECRET}"
+entries = [
+  {{ resource = "Group:a", actions = {ALL} }},
+  {{ resource = "Group:a_b", actions = {ALL} }},
+  {{ resource = "Topic:c", actions = {ALL} }},
+]
+
+[users.bob]""",
+    )
+
+    async def test() -> None:
+        async with scene(tmp_path, users=users, groups=("a", "a_b")) as at:
+            at.broker.topics.ensure("b", 1)
+            at.broker.groups.update(replace(at.broker.groups.require("a"), retry_max_times=tries))
+            fields = send_fields("%RETRY%a_b", 0, properties(RETRY_TOPIC="c"))
+            assert (await at.dan.call(RequestCode.SEND_MESSAGE_V2, fields, b"forged")).code == 0
+            await at.returned("%RETRY%a_b")
+            answer = await pop(at.dan, "%RETRY%a_b", group="a", invisible_ms=1)
+            assert [message.body for message in records(answer.body)] == [b"forged"], answer.remark
+            if tries:
+                await until(lambda: at.broker.store.max_offset("%RETRY%a_b", 0) == 2, "it came back")
+                assert at.broker.topics.get("%RETRY%a+b") is None
+            else:
+                await at.returned("%DLQ%a")
+                [letter] = at.broker.store.read("%DLQ%a", 0, 0)
+                assert letter.properties["RETRY_TOPIC"] == "c"
 
     run(test)
 

@@ -31,7 +31,6 @@ from penstock.metadata.topic_table import Permission
 from penstock.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import ConsumerSendMsgBackRequestHeader
-from penstock.protocol.pop_handles import RETRY_V1, topic_kind
 from penstock.protocol.topic_names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Runtime
@@ -122,10 +121,7 @@ class SendBackProcessor:
 
     def _origin(self, group: str, topic: str) -> str:
         """The topic that a popped message was in before its retries, unless that is another group's retry topic."""
-        kind, origin = topic_kind(group, topic)
-        if kind == RETRY_V1 and self._names.is_shared(group, origin):
-            return topic
-        return origin
+        return self._names.origin(group, topic)
 
     def _first(self, group: str, message: StoredMessage) -> dict[str, str]:
         """Topic and id of the message at its first try. What its properties say counts only where they were set when
