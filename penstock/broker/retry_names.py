@@ -6,7 +6,7 @@
 
 Rule: with access control retries go to the second name, so that no user reads or forges another's. What is in a topic
 of the first name is still read, and goes to the second name when it comes back once more; but not while the name is
-shared, because nobody could tell whose messages these are. Owned by the event loop.
+shared, because nothing says whose messages these are. Owned by the event loop.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class DeadLetter:
 
     @property
     def redrive_topic(self) -> str:
-        """Where it may be sent again without being told to: not to a topic that only a client has named who may not
+        """Where it is sent again by default: not to a topic that only a client has named who may not
         publish there."""
         return "" if self.message.properties.get(UNPROVEN) else self.origin_topic
 

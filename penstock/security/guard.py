@@ -146,7 +146,7 @@ class Guard:
     @property
     def _asking(self) -> tuple[User | None, str, Command]:
         if self._current is None:
-            raise AssertionError("broken invariant: no request is being handled, so nobody is asking")
+            raise AssertionError("broken invariant: no request is being handled, so there is no sender")
         return self._current
 
     def _authenticate(self, source: str, command: Command) -> User | None:

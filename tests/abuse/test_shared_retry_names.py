@@ -1,4 +1,4 @@
-"""RocketMQ's name for retries of POP is the same for other groups and topics: nobody reads or forges through it.
+"""RocketMQ's name for retries of POP is the same for other groups and topics: no account reads or forges through it.
 
 `ann` pops `b_c` as the group `a`; for `bob`, who pops `c` as `a_b`, and for `eve`, whose group is `a_b_c`, the retry
 topic has the same name: %RETRY%a_b_c.

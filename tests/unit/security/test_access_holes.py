@@ -166,7 +166,7 @@ def test_producer_at_a_coordinator_is_its_users_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.abuse("A9")
-def test_nobody_is_asking_when_a_handler_has_returned(tmp_path: Path) -> None:
+def test_there_is_no_sender_when_a_handler_has_returned(tmp_path: Path) -> None:
     """A handler that waits must not ask for the sender afterwards: another request was checked meanwhile."""
     (tmp_path / "access.toml").write_text(f"""
 [users.admin]
@@ -185,7 +185,7 @@ roles = ["admin"]
         lambda: guard.require_topic("public", Action.SUB),
         lambda: guard.standing(Command(R.GET_BROKER_CONFIG)),
     ):
-        with pytest.raises(AssertionError, match="nobody is asking"):
+        with pytest.raises(AssertionError, match="there is no sender"):
             ask()
 
 
@@ -231,7 +231,7 @@ def test_the_client_id_of_an_admins_producer_cannot_be_taken(tmp_path: Path) -> 
 def test_taking_a_client_id_first_keeps_no_producer_from_being_asked_about_transactions(
     tmp_path: Path,
 ) -> None:
-    """Whoever said a client id first kept the producers of other users with this id out; also an account that may
+    """The user who said a client id first kept producers of other users with this id out; also an account that may
     publish nowhere, and which could fill the table of producer groups."""
 
     async def test() -> None:
@@ -264,7 +264,7 @@ def test_taking_a_client_id_first_keeps_no_producer_from_being_asked_about_trans
 def test_position_of_a_message_tells_no_name_of_its_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Any account could go through the positions of the log and was told the topic of each message."""
+    """Any account could go through the positions of the log and learned the topic of each message."""
     caplog.set_level("WARNING", "penstock.audit")
 
     async def test() -> None:
@@ -440,7 +440,7 @@ def test_who_may_not_reply_reaches_no_client_with_a_reply(tmp_path: Path, code: 
                 forged = EVERY[code](OWN)
                 field, properties = ("topic", "properties") if code == R.SEND_REPLY_MESSAGE else ("b", "i")
                 for topic in ("orders", "orders_REPLY_TOPIC"):
-                    # Both are alice's own; a topic of the second name could be made by whoever may create topics.
+                    # Both are alice's own; accounts that may create topics could make the second.
                     forged.fields |= {field: topic, properties: "REPLY_TO_CLIENT\x01victim@1\x02"}
                     answer = await made.ask(made.clients["alice"], "broker", forged)
                     assert (answer.code, received) == (NO_PERMISSION, []), topic
