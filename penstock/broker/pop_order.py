@@ -25,8 +25,6 @@ from penstock.broker.pop_records import CheckPoint, OrderedNotes, QueueKey
 ORDERED_QUEUE = 999
 # How long a lot that is over is remembered, with its tries, when nobody pops the queue: RocketMQ's.
 KEEP_MS = 24 * 3_600_000
-# Acknowledged offsets that are remembered behind one that is not. Those that pops have in common are fewer than 32.
-_DONE_MAX = 128
 # The heap of times is made anew when so many more are in it than there are lots.
 _SPARE = 1_000
 
@@ -47,16 +45,7 @@ class OrderedLot(CheckPoint):
     def position(self) -> int:
         """The first message that is not acknowledged, or the one behind the last."""
         left = self.left()
-        position = left[0] if left else self.end
-        while position in self.notes.done:
-            position += 1
-        return position
-
-    def acknowledged(self) -> list[int]:
-        """Offsets that must not come again, in order; only what is not behind the group is of interest."""
-        position = self.position()
-        found = {*self.notes.done, *self.offsets}.difference(self.left())
-        return sorted(offset for offset in found if offset >= position)
+        return left[0] if left else self.end
 
     def tries_of(self, offset: int) -> int:
         return self.notes.tries[self.offsets.index(offset)]
@@ -85,11 +74,6 @@ class OrderedLots:
         if lot is None or (attempt and attempt == lot.notes.attempt):
             return False
         return now_ms < lot.over_ms()
-
-    def acknowledged(self, queue: QueueKey) -> list[int]:
-        """Offsets of a queue that must not come again."""
-        lot = self.lots.get(queue)
-        return [] if lot is None else lot.acknowledged()[:_DONE_MAX]
 
     def tries(self, queue: QueueKey, offsets: Sequence[int], attempt: str) -> tuple[int, ...]:
         """How often messages were popped before, if these are popped now. The same attempt again is no new one."""

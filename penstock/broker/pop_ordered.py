@@ -82,9 +82,7 @@ class OrderedPops:
         for run in runs:
             offsets = tuple(run.offsets)
             spans = (invisible_ms,) * len(offsets)
-            tries, known = self.lots.tries(run.queue, offsets, attempt), self.lots.acknowledged(run.queue)
-            done_before = tuple(offset for offset in known if offset >= run.start_offset)
-            notes = OrderedNotes(spans, tries, attempt, done_before)
+            notes = OrderedNotes(spans, self.lots.tries(run.queue, offsets, attempt), attempt)
             key = CheckKey(run.queue, run.start_offset, popped_ms)
             lot = OrderedLot(key, invisible_ms, revive_queue, offsets, notes=notes, began_ms=now_ms)
             lots.append(lot)
@@ -123,6 +121,11 @@ class OrderedPops:
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
+    def is_foreign(self, key: CheckKey, offset: int) -> bool:
+        """Whether the lot of this pop is known, and has no such message."""
+        lot = self.lots.find(key.queue, key.pop_time)
+        return lot is not None and offset >= lot.position() and offset not in lot.offsets
+
     def wanted(self, acks: Acks) -> list[tuple[OrderedLot, int]]:
         """Those that somebody waits for: lots, and the bits of their messages."""
         found = []
@@ -144,12 +147,10 @@ class OrderedPops:
         lot.acked |= bits
         queue = lot.key.queue
         self._journal.state.advance(queue, lot.position())
-        if lot.is_done and not lot.acknowledged():
-            self.forget(queue)
-            return
-        self.lots.watch(lot)
         if lot.is_done:
-            self._free(queue)
+            self.forget(queue)
+        else:
+            self.lots.watch(lot)
 
     def change(
         self, key: CheckKey, offset: int, invisible_ms: int, done: Callable[[Written, int], None]

@@ -186,7 +186,6 @@ class PopReader:
         position = self._service.position(queue)
         if ordered.is_held(queue, match.attempt):
             return None
-        done = ordered.lots.acknowledged(queue)
         high = self._store.max_offset(queue.topic, queue.queue_id)
         if position < 0:
             if high == 0 and source.kind == NORMAL and init_mode == FROM_LAST:
@@ -201,11 +200,9 @@ class PopReader:
                 queue.topic, queue.queue_id, position, count, size, match.codes, match.wanted
             )
             if got.status is GetStatus.FOUND:
-                found = [(_offset(record), record) for record in _split(memoryview(bytes(got.data)))]
-                left = [(offset, record) for offset, record in found if offset not in done]
-                if left:
-                    offsets, records = [offset for offset, _ in left], [record for _, record in left]
-                    return Run(source.kind, queue, position, offsets, records, got.next_offset)
+                records = list(_split(memoryview(bytes(got.data))))
+                offsets = [_offset(record) for record in records]
+                return Run(source.kind, queue, position, offsets, records, got.next_offset)
             if init_mode == PEEK:
                 pass
             elif got.status in _MOVED:

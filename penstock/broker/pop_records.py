@@ -112,13 +112,11 @@ class CheckPoint:
 @dataclass(frozen=True, slots=True)
 class OrderedNotes:
     """What a pop in order has beside a check point: by message, for how long after the pop it is invisible and how
-    often it was popped before; what the client calls this attempt; and offsets behind the first message that were
-    acknowledged when they were popped before."""
+    often it was popped before; and what the client calls this attempt."""
 
     spans: tuple[int, ...] = ()
     tries: tuple[int, ...] = ()
     attempt: str = ""
-    done: tuple[int, ...] = ()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
@@ -141,7 +139,6 @@ def ordered_record(check: CheckPoint, notes: OrderedNotes, broker: str) -> tuple
         "ot": [*notes.spans],
         "oc": [*notes.tries],
         "a": notes.attempt,
-        "od": [offset - start for offset in notes.done],
     }
     return _dump(body), _properties(ORDERED, unique, popped + max(notes.spans))
 
@@ -281,9 +278,7 @@ def _ordered(fields: BodyFields, check: CheckPoint | None, message: StoredMessag
     spans, tries = fields.integer_list("ot", 0, INT64_MAX), fields.integer_list("oc", 0, INT32_MAX)
     if check is None or not len(spans) == len(tries) == len(check.offsets):
         raise CodecError(f"a lot without the times of its messages at log position {message.physical_offset}")
-    start = check.key.start_offset
-    done = tuple(start + distance for distance in fields.integer_list("od", 0, INT64_MAX - start))
-    return Ordered(check, OrderedNotes(spans, tries, fields.text("a", ""), done))
+    return Ordered(check, OrderedNotes(spans, tries, fields.text("a", "")))
 
 
 def _check_point(fields: BodyFields, key: CheckKey, message: StoredMessage) -> CheckPoint | None:

@@ -298,6 +298,14 @@ class PopService:
         committed = self._offsets.query(queue.group, queue.topic, queue.queue_id)
         return self.state.position(queue, committed)
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def bounds(self, queue: QueueKey) -> tuple[int, int]:
+        """The first offset of a queue and the one behind its last."""
+        name, queue_id = queue.topic, queue.queue_id
+        return self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
+
     def is_popped(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a group has popped of a queue what its committed offset does not tell of yet."""
         queue = QueueKey(topic, group, queue_id)

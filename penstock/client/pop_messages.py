@@ -22,6 +22,7 @@ from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pop import (
+    UNKNOWN_POP_FIELD,
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -155,7 +156,7 @@ class PopCalls:
         else:
             command = self._ack_many(broker, messages)
         answer = await self._call(messages[0], command)
-        return check(answer, ResponseCode.NO_MESSAGE).code == ResponseCode.SUCCESS
+        return _is_effective(answer)
 
     async def _call(self, message: ReceivedMessage, command: Command) -> Command:
         """Ask the broker that a message was popped from; if it is not there, look where it is now before raising."""
@@ -214,7 +215,7 @@ class PopCalls:
         )
         command = Command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.encode())
         answer = await self._call(message, command)
-        if check(answer, ResponseCode.NO_MESSAGE).code == ResponseCode.NO_MESSAGE:
+        if not _is_effective(answer):
             return False
         changed = ChangeInvisibleTimeResponseHeader.decode(answer.fields)
         popped.handle = PopHandle(
@@ -230,6 +231,13 @@ class PopCalls:
         # In order the broker answers with the time since the pop.
         popped.due_ms = now_ms + min(changed.invisible_time, invisible_ms)
         return True
+
+
+def _is_effective(answer: Command) -> bool:
+    """Whether the broker waited for an acknowledgement or a change. RocketMQ answers NO_MESSAGE for an
+    offset that the queue does not have; earlier versions of Penstock also for a pop that they did not know."""
+    code = check(answer, ResponseCode.NO_MESSAGE).code
+    return code == ResponseCode.SUCCESS and UNKNOWN_POP_FIELD not in answer.fields
 
 
 def _noted(message: ReceivedMessage) -> Popped:

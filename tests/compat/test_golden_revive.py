@@ -28,7 +28,7 @@ def test_records_of_a_pop() -> None:
 
 
 def test_records_of_a_pop_in_order() -> None:
-    notes = OrderedNotes((60_000, 60_000, 75_000), (1, 1, 1), "try-7", (104,))
+    notes = OrderedNotes((60_000, 60_000, 75_000), (1, 1, 1), "try-7")
     body, properties = ordered_record(CHECK, notes, "broker-a")
     assert body == GOLDEN["revive-ock"].strip()
     # A tag that RocketMQ passes over: it must not give these messages back out of order.

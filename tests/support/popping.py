@@ -10,7 +10,7 @@ from penstock.message import StoredMessage
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.pop import PopMessageResponseHeader
+from penstock.protocol.headers.pop import UNKNOWN_POP_FIELD, PopMessageResponseHeader
 from penstock.protocol.pop_handles import (
     PopHandle,
     parse_message_offset_info,
@@ -137,6 +137,17 @@ async def ack(client: Client, one: Popped, **more: object) -> Command:
         **more,
     }
     return await client.call(RequestCode.ACK_MESSAGE, {k: str(v) for k, v in fields.items()})
+
+
+def is_effective(answer: Command) -> bool:
+    """Whether an acknowledgement or a change was of a pop that the broker waited for."""
+    return answer.code == 0 and UNKNOWN_POP_FIELD not in answer.fields
+
+
+def is_unknown(answer: Command) -> bool:
+    """Whether it succeeded without an effect, because the broker knows no pop that waits for it."""
+    assert answer.code == 0, answer.remark
+    return not is_effective(answer)
 
 
 async def change(client: Client, one: Popped, invisible_ms: int, **more: object) -> Command:

@@ -2,7 +2,9 @@
 
 Rule: a handle counts only if the broker itself knows of a pop of this group, from this topic and queue, at that time,
 that handed out that message and still waits for it (A20). A handle that was made up, of another group, of a message
-that was acknowledged or has gone back already is answered with 208, and changes nothing. Topics of handles are their
+that was acknowledged or has gone back already changes nothing. It is answered as RocketMQ answers it, with success:
+clients of RocketMQ 5 repeat an acknowledgement until it succeeds. `UNKNOWN_POP_FIELD` in the answer tells such an
+answer from an effective one. An offset that the queue does not have is answered with 208. Topics of handles are their
 real ones: retries of a topic are acknowledged under the name of the retry topic, or with the kind that says so. Owned
 by the event loop."""
 
@@ -24,6 +26,7 @@ from penstock.protocol.bodies.pop import BatchAckMessageRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pop import (
+    UNKNOWN_POP_FIELD,
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
@@ -54,13 +57,19 @@ class PopAckProcessor:
     def handle_ack(self, connection: Connection, command: Command) -> Command | None:
         header = AckMessageRequestHeader.decode(command.fields)
         self._service.check_ready()
-        key, in_order = self._key(header)
+        key, in_order = self._key(header, beyond=1)
+        if in_order and self._service.ordered.is_foreign(key, header.offset):
+            return command.answer(
+                ResponseCode.MESSAGE_ILLEGAL, f"the pop of this handle did not return message {header.offset}"
+            )
         ack = (key, [header.offset])
         return self._acknowledge(connection, command, [] if in_order else [ack], [ack] if in_order else [])
 
     def handle_batch_ack(self, connection: Connection, command: Command) -> Command | None:
         request = read_body(command, BatchAckMessageRequestBody.decode)
         self._service.check_ready()
+        if not request.acks:
+            return command.answer(ResponseCode.NO_MESSAGE, "a batch without acknowledgements")
         acks: list[Ack] = []
         ordered: list[Ack] = []
         for ack in request.acks:
@@ -77,13 +86,14 @@ class PopAckProcessor:
             count = self._service.ack(acks, _answering(connection, command), ordered)
         except PenstockError as error:
             return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
-        return _nobody_waits(command) if not count else None
+        return command.answer(fields={UNKNOWN_POP_FIELD: "true"}) if not count else None
 
     def handle_change_invisible_time(self, connection: Connection, command: Command) -> Command | None:
         header = ChangeInvisibleTimeRequestHeader.decode(command.fields)
         check_invisible_time(self.options, header.invisible_time)
         self._service.check_ready()
         key, in_order = self._key(header)
+        offset, invisible_ms = header.offset, header.invisible_time
 
         def done(written: Written, check: CheckPoint) -> None:
             answered = ChangeInvisibleTimeResponseHeader(
@@ -100,7 +110,6 @@ class PopAckProcessor:
             )
             _answering(connection, command, answered.encode())(written)
 
-        offset, invisible_ms = header.offset, header.invisible_time
         try:
             if in_order:
                 is_known = self._service.ordered.change(key, offset, invisible_ms, done_in_order)
@@ -108,18 +117,26 @@ class PopAckProcessor:
                 is_known = self._service.change(key, offset, invisible_ms, done)
         except PenstockError as error:
             return command.answer(error.code, str(error)[:REMARK_MAX], refusal_fields(error))
-        return None if is_known else _nobody_waits(command)
+        return None if is_known else self._unchanged(command, key, in_order, invisible_ms)
+
+    def _unchanged(self, command: Command, key: CheckKey, in_order: bool, invisible_ms: int) -> Command:
+        """RocketMQ's answer to a change of a message that nobody waits for."""
+        now_ms = self._service.now_ms()
+        answered = ChangeInvisibleTimeResponseHeader(
+            pop_time=key.pop_time if in_order else now_ms,
+            invisible_time=now_ms - key.pop_time + invisible_ms if in_order else invisible_ms,
+            revive_qid=ORDERED_QUEUE if in_order else 0,
+        )
+        return command.answer(fields={**answered.encode(), UNKNOWN_POP_FIELD: "true"})
 
     def _key(
-        self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+        self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, beyond: int = 0
     ) -> tuple[CheckKey, bool]:
-        """What a handle names, if it fits the rest of the request; and whether that was popped in order."""
-        try:
-            handle = PopHandle.parse(header.extra_info)
-        except CodecError as error:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, error.message, error.hint) from error
+        """What a handle names, if it fits the rest of the request; and whether that was popped in order. Offsets may
+        be so far beyond the last message."""
+        handle = _parse(header.extra_info)
         group, topic = header.consumer_group, header.topic
-        if handle.kind != NORMAL:
+        if isinstance(handle, PopHandle) and handle.kind != NORMAL:
             # Clients that know one name of retry topics only name the topic itself for the other.
             topic = real_topic(group, topic_kind(group, topic)[1], handle.kind)
         config = self._topics.get(topic)
@@ -132,15 +149,31 @@ class PopAckProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"queue {header.queue_id} is illegal: topic {config.name} has {config.read_queue_nums} to read",
             )
+        queue = QueueKey(config.name, group, header.queue_id)
+        low, high = self._service.bounds(queue)
+        if not low <= header.offset < high + beyond:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"offset {header.offset} is illegal: queue {queue.queue_id} of {config.name} has {low} to {high}",
+            )
+        if isinstance(handle, CodecError):
+            raise RequestError(ResponseCode.INVALID_PARAMETER, handle.message, handle.hint) from handle
         if handle.queue_id != header.queue_id or handle.offset != header.offset:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 "the handle is one of another message",
                 "send the handle of the message that is meant",
             )
-        queue = QueueKey(config.name, group, header.queue_id)
         key = CheckKey(queue, handle.start_offset, handle.pop_time)
         return key, handle.revive_queue == ORDERED_QUEUE
+
+
+def _parse(text: str) -> PopHandle | CodecError:
+    """A handle, or why it is none: RocketMQ looks at topic, queue and offset first."""
+    try:
+        return PopHandle.parse(text)
+    except CodecError as error:
+        return error
 
 
 def _answering(
@@ -155,10 +188,3 @@ def _answering(
         connection.answer(command, answer)
 
     return done
-
-
-def _nobody_waits(command: Command) -> Command:
-    return command.answer(
-        ResponseCode.NO_MESSAGE,
-        "nobody waits for this acknowledgement: it came too late, or is none of a pop",
-    )

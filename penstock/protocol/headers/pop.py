@@ -66,6 +66,10 @@ class ChangeInvisibleTimeRequestHeader(Header):
     invisible_time: I64
 
 
+# In a successful answer to an acknowledgement or a change without effect: no pop is known that waits for it.
+UNKNOWN_POP_FIELD = "penstockUnknownPop"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeResponseHeader(Header):
     """What the new handle is made of."""
