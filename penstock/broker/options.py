@@ -44,6 +44,7 @@ _AT_LEAST_ONE = (
     "long_polls_max",
     "long_poll_bytes_max",
     "pull_count_memory_max",
+    "pull_count_batch_max",
     "pull_bytes_memory_max",
     "pull_count_disk_max",
     "scan_count_max",
@@ -286,16 +287,17 @@ class BrokerOptions:
     # Pulls of one connection that may wait at once.
     long_polls_per_connection_max: int = 4_096
     # Messages in one answer, if they are in memory (maxTransferCountOnMessageInMemory).
-    # RocketMQ's is 32, which is also what its clients ask for; ours ask for more, and small messages drain faster.
-    pull_count_memory_max: int = 256
+    pull_count_memory_max: int = 32
+    # The same for Penstock's consumers, which say in their pulls that they take more (field `penstockPull`): small
+    # messages are consumed faster.
+    pull_count_batch_max: int = 256
     # Bytes in one answer, if they are in memory (maxTransferBytesOnMessageInMemory).
     pull_bytes_memory_max: int = 256 * 1024
     # Messages in one answer that have to be read from disk (maxTransferCountOnMessageInDisk).
     pull_count_disk_max: int = 8
     # Bytes in one answer that have to be read from disk (maxTransferBytesOnMessageInDisk).
     pull_bytes_disk_max: int = 64 * 1024
-    # A pull that asks for more messages and more bytes than the limits for memory allow is a scan, as Spark reads:
-    # messages in one answer to it ...
+    # Messages in one answer to a scan, a pull of our tools and of Spark that says so (field `penstockPull`) ...
     scan_count_max: int = 65_536
     # ... and bytes; a scan of what is not in memory is read from disk beside the event loop.
     scan_bytes_max: int = 8 * 1024 * 1024

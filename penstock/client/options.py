@@ -262,7 +262,7 @@ class ConsumerOptions:
     # With pop: messages asked for at once (popBatchNums).
     pop_batch: int = 32
     # Messages asked for with one pull (pullBatchSize; there it is 32, which is also the most that RocketMQ's brokers
-    # give).
+    # give; a Penstock broker gives up to its pull_count_batch_max).
     pull_batch: int = 256
     # How long a broker holds a pull for which it has nothing (brokerSuspendMaxTimeMillis).
     suspend_ms: int = 15_000

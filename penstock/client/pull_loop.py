@@ -35,7 +35,7 @@ from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
+from penstock.protocol.headers import PULL_BATCH, PULL_FIELD, PullMessageRequestHeader, PullSysFlag
 from penstock.remoting import Connection
 
 logger = logging.getLogger(__name__)
@@ -155,6 +155,7 @@ class PullLoop(QueueLoop):
                 expression_type=subscription.expression_type if subscription is not None else "TAG",
                 broker_name=queue.broker_name,
             ).encode()
+            self._fields[PULL_FIELD] = PULL_BATCH
             if context.holder:
                 self._fields[HOLDER_FIELD] = context.holder
         flag = PullSysFlag.SUSPEND if context.options.suspend_ms else PullSysFlag(0)

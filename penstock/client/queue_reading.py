@@ -14,6 +14,8 @@ from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
+    PULL_BATCH,
+    PULL_FIELD,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     OffsetResponseHeader,
@@ -49,7 +51,7 @@ async def read_queue(
             sub_version=0,
             expression_type="TAG",
         )
-        command = Command(int(RequestCode.PULL_MESSAGE), header.encode())
+        command = Command(int(RequestCode.PULL_MESSAGE), {**header.encode(), PULL_FIELD: PULL_BATCH})
         answer = check(
             await calls.instance.remoting.call(address, command, calls.timeout_ms),
             ResponseCode.PULL_NOT_FOUND,

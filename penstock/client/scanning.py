@@ -32,6 +32,8 @@ from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command, parse_integer
 from penstock.protocol.headers import (
+    PULL_FIELD,
+    PULL_SCAN,
     ConsumerSendMsgBackRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
@@ -456,7 +458,7 @@ def pull_command(
         expression_type="TAG",
         max_msg_bytes=size or None,
     )
-    fields = header.encode()
+    fields = {**header.encode(), PULL_FIELD: PULL_SCAN}
     if columns and CAN_SPEAK:
         fields[COLUMNS_FIELD] = ",".join(columns)
     return Command(int(RequestCode.PULL_MESSAGE), fields)

@@ -16,6 +16,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers import (
     DURABILITY_FIELD,
     PRODUCER_FIELD,
+    PULL_FIELD,
     SEQUENCE_FIELD,
     ConsumerSendMsgBackRequestHeader,
     Header,
@@ -219,7 +220,7 @@ _FROM_SENDS = (DURABILITY_FIELD, PRODUCER_FIELD, SEQUENCE_FIELD)
 _PENSTOCK: dict[tuple[RequestCode, ...], tuple[str, ...] | type[Header]] = {
     (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE): _FROM_SENDS,
     (R.SEND_REPLY_MESSAGE, R.SEND_REPLY_MESSAGE_V2): _FROM_SENDS,
-    (R.PULL_MESSAGE, R.LITE_PULL_MESSAGE): (HOLDER_FIELD, _COLUMNS_FIELD),
+    (R.PULL_MESSAGE, R.LITE_PULL_MESSAGE): (HOLDER_FIELD, _COLUMNS_FIELD, PULL_FIELD),
     (R.QUERY_CONSUMER_OFFSET, R.UPDATE_CONSUMER_OFFSET, R.POP_MESSAGE): (HOLDER_FIELD,),
     (R.CONSUMER_SEND_MSG_BACK,): ConsumerSendMsgBackRequestHeader,
     (R.GET_TIMER_METRICS,): TimerMetricsRequestHeader,

@@ -159,7 +159,7 @@ def test_scans_that_nobody_reads_get_smaller_answers(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         await fill(bench, 150)
         scan = pull(1)
-        scan.fields |= {"maxMsgNums": "65536", "maxMsgBytes": str(8 * MIB)}
+        scan.fields |= {"maxMsgNums": "65536", "maxMsgBytes": str(8 * MIB), "penstockPull": "scan"}
         many = [await RawPeer.connect(bench.broker.address, window=64 * 1024) for _ in range(40)]
         most = 0
         for peer in many:

@@ -342,10 +342,24 @@ def test_one_answer(tmp_path: Path, kind: str, asked: int) -> None:
         assert len(records(large)) < 4
         assert len(large) < 8_000
 
-    # Who asks for much more than a consumer does is a scan: its limits are the next test's.
-    scan = {"scan_count_max": 7, "scan_bytes_max": 6_000}
-    options = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000, **scan}
+    options = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000}
     with_broker(tmp_path, test, memory_percent=0 if kind == "disk" else 40, **options)
+
+
+@limit("broker.pull_count_batch_max")
+@pytest.mark.abuse("A16")
+def test_one_answer_to_a_batch(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        for _ in range(60):
+            await bench.client.send("Small", b"x")
+            await bench.client.send("Large", bytes(20_000))
+        # RocketMQ's default, whatever is asked for.
+        assert len(records((await bench.client.pull("Small", maxMsgNums=1_000)).body)) == 32
+        batch = {"maxMsgNums": 2**31 - 1, "maxMsgBytes": 2**31 - 1, "penstockPull": "batch"}
+        assert len(records((await bench.client.pull("Small", **batch)).body)) == 40
+        assert len((await bench.client.pull("Large", **batch)).body) <= 256 * 1024
+
+    with_broker(tmp_path, test, pull_count_batch_max=40)
 
 
 @limit("broker.scan_count_max", "broker.scan_bytes_max")
@@ -357,14 +371,17 @@ def test_one_answer_to_a_scan(tmp_path: Path, kind: str) -> None:
             await bench.client.send("Small", b"x")
             await bench.client.send("Large", bytes(2_000))
         most = 2**31 - 1
-        small = await bench.client.pull("Small", maxMsgNums=most, maxMsgBytes=most)
-        large = await bench.client.pull("Large", maxMsgNums=most, maxMsgBytes=most)
+        all_of_it = {"maxMsgNums": most, "maxMsgBytes": most}
+        small = await bench.client.pull("Small", **all_of_it, penstockPull="scan")
+        large = await bench.client.pull("Large", **all_of_it, penstockPull="scan")
         assert len(records(small.body)) == 30
         assert 20_000 < len(large.body) <= 40_000
-        few = await bench.client.pull("Large", maxMsgNums=5, maxMsgBytes=most)
-        assert len(records(few.body)) < 4, "many bytes of few messages, as Java asks: no scan"
+        # Whatever is asked for: a scan says that it is one.
+        for other in ({}, {"penstockPull": "SCAN"}):
+            assert len(records((await bench.client.pull("Small", **all_of_it, **other)).body)) == 7
+            assert len((await bench.client.pull("Large", **all_of_it, **other)).body) < 8_000
 
-    limits = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000, "pull_count_memory_max": 7}
+    limits = {f"pull_count_{kind}_max": 7, f"pull_bytes_{kind}_max": 6_000}
     scans = {"scan_count_max": 30, "scan_bytes_max": 40_000}
     with_broker(tmp_path, test, memory_percent=0 if kind == "disk" else 40, **limits, **scans)
 

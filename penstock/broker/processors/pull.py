@@ -3,9 +3,10 @@
     checks      in RocketMQ's order, each with its code (`_check`, `_subscription`)
     reading     one gathered run of records, within the limits for memory or disk; filtered by tag code, or by an
                 SQL92 expression over the properties (`broker/filtering.py`)
-    scans       ask for more than those limits, in messages and in bytes, and have their own; what they want from
-                disk is brought into memory by a thread first, so that nobody else waits for the disk. They may ask
-                for columns instead of records (`message/column_answers.py`)
+    batches     Penstock's consumers say that they take more messages than RocketMQ's limit (`PULL_FIELD`)
+    scans       of Penstock's tools and of Spark say so there as well, and have limits of their own; what they want
+                from disk is brought into memory by a thread first, so that other requests do not wait for the disk.
+                They may ask for columns instead of records (`message/column_answers.py`)
     nothing     answered with 19, 20 or 21, or held by `LongPolling` until something may match
     commit      bit 0 commits the consumer's offset, on the first try only
     where       every answer says which broker of the set to ask next: the master, or a slave for what lies so far
@@ -43,7 +44,7 @@ from penstock.protocol.bodies import MessageModel, SubscriptionData
 from penstock.protocol.bodies.balance import HOLDER_FIELD
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers import PullMessageRequestHeader, PullSysFlag
+from penstock.protocol.headers import PULL_BATCH, PULL_FIELD, PULL_SCAN, PullMessageRequestHeader, PullSysFlag
 from penstock.remoting import Connection, ProcessorTable
 from penstock.runtime import Clock
 from penstock.store import GetResult, GetStatus, MessageStore
@@ -144,7 +145,7 @@ class PullProcessor:
     ) -> Command | Awaitable[Command | None] | None:
         try:
             pull = self._check(command)
-            is_long = pull.wanted is not None or self._is_scan(pull.header)
+            is_long = pull.wanted is not None or _is_scan(pull)
             if is_long and not self._is_in_memory(pull):
                 return self._scan_from_disk(connection, pull)
             return self._answer(connection, pull)
@@ -260,7 +261,7 @@ class PullProcessor:
         wanted = pull.wanted
         if wanted is not None:
             wanted.begin()
-        elif pull.columns and pull.codes is None and self._is_scan(header):
+        elif pull.columns and pull.codes is None and _is_scan(pull):
             found = self._store.reader.get_columns(
                 header.topic, header.queue_id, pull.offset, count, size, pull.columns
             )
@@ -271,26 +272,20 @@ class PullProcessor:
     def _limits(self, pull: Pull, room: int) -> tuple[int, int]:
         """Messages and bytes that the answer may have; a scan gets less where little memory is left."""
         header, options = pull.header, self.options
-        if self._is_scan(header):
+        if _is_scan(pull):
             count, size = (
                 options.scan_count_max,
                 min(options.scan_bytes_max, max(room, options.pull_bytes_memory_max)),
             )
         elif self._is_in_memory(pull):
-            count, size = options.pull_count_memory_max, options.pull_bytes_memory_max
+            is_batch = pull.command.fields.get(PULL_FIELD) == PULL_BATCH
+            count = options.pull_count_batch_max if is_batch else options.pull_count_memory_max
+            size = options.pull_bytes_memory_max
         else:
             count, size = options.pull_count_disk_max, options.pull_bytes_disk_max
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             size = min(size, header.max_msg_bytes)
         return min(max(header.max_msg_nums, 1), count), size
-
-    def _is_scan(self, header: PullMessageRequestHeader) -> bool:
-        """Whether more is asked for than any consumer does: Java's may ask for 2 GiB, but of few messages."""
-        options = self.options
-        return (
-            header.max_msg_nums > options.pull_count_memory_max
-            and (header.max_msg_bytes or 0) > options.pull_bytes_memory_max
-        )
 
     async def _scan_from_disk(self, connection: Connection, pull: Pull) -> None:
         header = pull.header
@@ -396,7 +391,7 @@ class PullProcessor:
         options = self.options
         most, largest = options.pull_count_disk_max, options.pull_bytes_disk_max
         if self._is_in_memory(pull):
-            most, largest = options.pull_count_memory_max, options.pull_bytes_memory_max
+            most, largest = options.pull_count_batch_max, options.pull_bytes_memory_max
         if pull.wanted is not None:
             pull.wanted.begin()
         result = self._store.get(
@@ -494,6 +489,10 @@ def _wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     return (
         subscription.code_set or SubscriptionData.parse(subscription.topic, subscription.sub_string).code_set
     )
+
+
+def _is_scan(pull: Pull) -> bool:
+    return pull.command.fields.get(PULL_FIELD) == PULL_SCAN
 
 
 def _columns(command: Command) -> tuple[str, ...]:

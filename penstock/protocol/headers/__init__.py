@@ -36,6 +36,9 @@ from penstock.protocol.headers.admin import (
     ViewBrokerStatsDataRequestHeader,
 )
 from penstock.protocol.headers.consume import (
+    PULL_BATCH,
+    PULL_FIELD,
+    PULL_SCAN,
     ConsumerSendMsgBackRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetEarliestMsgStoretimeRequestHeader,
@@ -203,6 +206,9 @@ __all__ = [
     "PRODUCER_FIELD",
     "PublishStagedRequestHeader",
     "PublishStagedResponseHeader",
+    "PULL_BATCH",
+    "PULL_FIELD",
+    "PULL_SCAN",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
     "PullSysFlag",

@@ -21,6 +21,12 @@ class PullSysFlag(IntFlag):
     LITE_PULL = 16
 
 
+# In a pull of Penstock's clients, which take more messages in one answer than RocketMQ's limits allow: a consumer's
+# batch, or a scan, as Spark reads.
+PULL_FIELD = "penstockPull"
+PULL_BATCH, PULL_SCAN = "batch", "scan"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageRequestHeader(Header):
     """`subscription` and `expression_type` count only with PullSysFlag.SUBSCRIPTION."""

@@ -12,7 +12,7 @@ from penstock.protocol.command import Command
 from tests.support.running_broker import records, run, running, send_fields
 from tests.unit.broker.test_pull import bodies, fill
 
-SCAN = {"maxMsgNums": 1_000, "maxMsgBytes": 1 << 20}
+SCAN = {"maxMsgNums": 1_000, "maxMsgBytes": 1 << 20, "penstockPull": "scan"}
 
 
 def values(answer: Command, count: int) -> list[bytes]:

@@ -230,7 +230,13 @@ def test_a_slave_answers_scans_in_columns_as_its_master_does(tmp_path: Path) -> 
                 await both.master.client.send(body=b"body %d" % number)
             await both.follow()
             await until(lambda: both.slave.broker.topics.get("T"))
-            scan = {"offset": 1, "maxMsgNums": 1_000, "maxMsgBytes": 1 << 20, "columns": "queue_offset,body"}
+            scan = {
+                "offset": 1,
+                "maxMsgNums": 1_000,
+                "maxMsgBytes": 1 << 20,
+                "penstockPull": "scan",
+                "columns": "queue_offset,body",
+            }
             wanted = await both.master.client.pull(**scan)
             names = tuple(wanted.fields["columns"].split(","))
             assert unpack(names, wanted.body, 4).rows == 4

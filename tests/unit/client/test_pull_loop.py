@@ -85,7 +85,7 @@ def test_the_question_carries_what_the_reference_sends() -> None:
     broker = run(script(lambda request: found(request, batch(0, 2), 2)), body)
     first, second = broker.pulls[:2]
     assert first.fields["consumerGroup"] == "g"
-    assert first.fields["maxMsgNums"] == "256"
+    assert (first.fields["maxMsgNums"], first.fields["penstockPull"]) == ("256", "batch")
     assert first.fields["suspendTimeoutMillis"] == "15000"
     assert first.integer("sysFlag") == PullSysFlag.SUSPEND
     assert "subscription" not in first.fields
