@@ -115,9 +115,14 @@ class Broker:
         self.remoting_options = remoting_options or RemotingOptions()
         self._tls = tls
         self.guard = access.guard
+        calls_tls = None if tls is None else tls.of_calls()
         # How it calls name servers, coordinators and its master.
-        self._calls: dict[str, Any] = {"remoting": self.remoting_options, "tls": tls, "hook": access.hook}
-        self._ha_runtime = ha_runtime(runtime, access, tls)
+        self._calls: dict[str, Any] = {
+            "remoting": self.remoting_options,
+            "tls": calls_tls,
+            "hook": access.hook,
+        }
+        self._ha_runtime = ha_runtime(runtime, access, calls_tls)
         self._replicates = access.replicates
         clock, config = runtime.clock, StorePaths(self.data_dir).config
         limit = CreationLimit(clock, options.create_per_second, options.create_burst)

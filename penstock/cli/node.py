@@ -42,7 +42,7 @@ class NodeOptions:
     broker: BrokerOptions | None
     store: StoreOptions
     remoting: RemotingOptions
-    # None: plain connections, also to name servers.
+    # None: plain connections only, also to name servers.
     tls: TlsOptions | None
     coordinator: CoordinatorOptions | None = None
     access: AccessOptions = field(default_factory=AccessOptions)
@@ -202,7 +202,7 @@ class Node:
         raise PenstockError(
             f"the broker could not register with its own name server: {trouble}",
             "set tls.trusted to who signed its certificate"
-            if self.options.tls
+            if self.options.tls and self.options.tls.of_calls()
             else "see the log lines above",
         )
 

@@ -68,6 +68,26 @@ T = TypeVar("T")
 SMALL_PIECE = 4 * 1024
 
 
+# What clients of other protocols begin with, and what to do about it.
+_FOREIGN = (
+    (
+        (b"PRI * HT",),
+        "it speaks HTTP/2, as gRPC clients of RocketMQ 5 do; this port speaks RocketMQ's remoting protocol. Connect "
+        "gRPC clients to a RocketMQ proxy",
+    ),
+    (
+        (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH ", b"TRACE "),
+        "it speaks HTTP; this port speaks RocketMQ's remoting protocol",
+    ),
+    ((b"\x16\x03",), "it speaks TLS, which is off at this port; see tls.mode"),
+)
+
+
+def _foreign(data: bytes) -> str:
+    """The protocol of a peer whose first bytes are no frame; empty if they are of none that is known."""
+    return next((text for starts, text in _FOREIGN if data.startswith(starts)), "")
+
+
 class FastPath(Protocol):
     """Takes runs of frames that need no closer look."""
 
@@ -202,7 +222,7 @@ class Connection(asyncio.Protocol):
             consumed = self._handle(data, deadline_ns)
         except FrameError as error:
             self._flush_out()  # what was asked before the garbage is answered
-            self._refuse_peer(error)
+            self._refuse_peer(error, data)
             return
         self._flush_out()
         if consumed and not self._has_spoken:
@@ -216,7 +236,7 @@ class Connection(asyncio.Protocol):
         try:
             self._needed = PREFIX_SIZE if len(rest) < PREFIX_SIZE else frame_size(rest, 0, self._limits)
         except FrameError as error:
-            self._refuse_peer(error)
+            self._refuse_peer(error, rest)
             return
         if self._needed <= len(rest):
             self._put_off(is_heavy=True)
@@ -353,8 +373,8 @@ class Connection(asyncio.Protocol):
             self._out, self._out_size = [], 0
         return self.is_clogged
 
-    def _refuse_peer(self, error: FrameError) -> None:
-        self._endpoint.refused(self, str(error))
+    def _refuse_peer(self, error: FrameError, data: bytes) -> None:
+        self._endpoint.refused(self, str(error) if self._has_spoken else _foreign(data) or str(error))
         self.close(f"not a frame: {error}")
 
     def _take(self, command: Command, size: int) -> None:

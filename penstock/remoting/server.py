@@ -10,6 +10,7 @@ from penstock.remoting.connection import Connection, FastPath
 from penstock.remoting.endpoint import Endpoint, OnConnection
 from penstock.remoting.options import RemotingOptions
 from penstock.remoting.processors import ProcessorTable, RequestGuard
+from penstock.remoting.self_signed import SelfSigned
 from penstock.remoting.tls import CertificateWatch, TlsMode, TlsOptions
 from penstock.runtime import Runtime
 from penstock.runtime.network import Listener
@@ -39,7 +40,8 @@ class RemotingServer:
         """`beside` is another server of the process, with which it shares time, threads and memory."""
         self._host = host
         self._port = port
-        self._tls = tls or TlsOptions()
+        self._tls = tls or TlsOptions(TlsMode.DISABLED)
+        self._self_signed: SelfSigned = SelfSigned(runtime.clock) if beside is None else beside._self_signed
         self._runtime = runtime
         self.table = table
         self.options = options or RemotingOptions()
@@ -60,10 +62,15 @@ class RemotingServer:
         self._look_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        context = self._tls.server_context()
+        is_self_signed = self._tls.is_self_signed
+        context = None if is_self_signed else self._tls.server_context()
         network = self._runtime.network
         try:
-            if context is not None and self._tls.mode is TlsMode.PERMISSIVE:
+            if is_self_signed:
+                self._listener = await network.listen_both(
+                    self._endpoint.make, self._host, self._port, self._self_signed.context
+                )
+            elif context is not None and self._tls.mode is TlsMode.PERMISSIVE:
                 self._listener = await network.listen_both(
                     self._endpoint.make, self._host, self._port, context
                 )

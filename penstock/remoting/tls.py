@@ -30,8 +30,9 @@ class TlsMode(Enum):
 class TlsOptions:
     """Certificates and how strictly they are looked at."""
 
-    # Whether a server speaks TLS (tls.server.mode).
-    mode: TlsMode = TlsMode.DISABLED
+    # Whether a server speaks TLS (tls.server.mode). Permissive without a certificate, as RocketMQ is by default, it
+    # creates a self-signed one when the first client uses TLS, and speaks plain text to other servers.
+    mode: TlsMode = TlsMode.PERMISSIVE
     # Certificate chain, PEM (tls.server.certPath).
     certificate: str = ""
     # Its private key, PEM (tls.server.keyPath).
@@ -42,6 +43,16 @@ class TlsOptions:
     require_client_certificate: bool = False
     # Client: whether the server's certificate and name are verified (tls.client.authServer).
     verify_server: bool = True
+
+    @property
+    def is_self_signed(self) -> bool:
+        """Whether a server has no certificate of its own, and need not have one."""
+        needs_one = self.certificate or self.key or self.require_client_certificate
+        return self.mode is TlsMode.PERMISSIVE and not needs_one
+
+    def of_calls(self) -> TlsOptions | None:
+        """How a server with these options calls others: None for plain connections."""
+        return None if self.mode is TlsMode.DISABLED or self.is_self_signed else self
 
     def server_context(self) -> ssl.SSLContext | None:
         if self.mode is TlsMode.DISABLED:

@@ -14,12 +14,14 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.runtime.addresses import parse_ip, require_dialable
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+# How connections over TLS are accepted, or what makes that when the first one comes; None if it cannot.
+TlsSource = ssl.SSLContext | Callable[[], Awaitable[ssl.SSLContext | None]]
 # Linux's, which Python names since 3.12.
 _TCP_NOTSENT_LOWAT = 25
 
@@ -46,9 +48,7 @@ class Network(Protocol):
     ) -> Listener:
         """Accept connections, one protocol object for each."""
 
-    async def listen_both(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
-    ) -> Listener:
+    async def listen_both(self, factory: ProtocolFactory, host: str, port: int, tls: TlsSource) -> Listener:
         """The same for TLS and plain connections on one port, told apart by their first byte."""
 
     async def connect(
@@ -81,30 +81,33 @@ HANDSHAKE_TIMEOUT_S = 10
 # Connections that have sent nothing yet, or are in their handshake: only here are these counted. Beyond it the oldest
 # is closed, because an honest one is through in a moment.
 SILENT_MAX = 1_000
+ACCEPTS_PER_TURN = BACKLOG = 100
 
 
 class _PeekingListener:
     """Looks at the first byte of each connection before deciding what it is; the byte stays in the socket."""
 
-    def __init__(self, factory: ProtocolFactory, sock: socket.socket, tls: ssl.SSLContext) -> None:
+    def __init__(self, factory: ProtocolFactory, socks: Sequence[socket.socket], tls: TlsSource) -> None:
         self._factory = factory
-        self._sock = sock
+        self._socks = socks
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._address = sock.getsockname()[:2]
+        # Kept because closed sockets have no names.
+        self.addresses = [(str(host), int(port)) for host, port, *_ in (sock.getsockname() for sock in socks)]
         # The oldest first.
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._loop.add_reader(sock.fileno(), self._accept)
+        for sock in socks:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        return [(str(self._address[0]), int(self._address[1]))]
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                peer, _ = sock.accept()
+            except OSError:  # no more, gone again, or out of descriptors: tried again when the system says so
+                return
+            self._greet(peer)
 
-    def _accept(self) -> None:
-        try:
-            peer, _ = self._sock.accept()
-        except OSError:  # gone again, or out of descriptors: the next one is tried
-            return
+    def _greet(self, peer: socket.socket) -> None:
         if len(self._tasks) >= SILENT_MAX:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
@@ -125,19 +128,27 @@ class _PeekingListener:
                 self._loop.remove_reader(peer.fileno())
             first = peer.recv(1, socket.MSG_PEEK)
             secure = bool(first) and first[0] == TLS_HANDSHAKE_BYTE
+            tls = await self._context() if secure else None
+            if secure and tls is None:
+                peer.close()
+                return
             await self._loop.connect_accepted_socket(
                 self._factory,
                 peer,
-                ssl=self._tls if secure else None,
+                ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if secure else None,
             )
         except (OSError, TimeoutError, asyncio.CancelledError):
             peer.close()
 
+    async def _context(self) -> ssl.SSLContext | None:
+        return self._tls if isinstance(self._tls, ssl.SSLContext) else await self._tls()
+
     def stop_accepting(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
+        for sock in self._socks:
+            if sock.fileno() >= 0:
+                self._loop.remove_reader(sock.fileno())
+                sock.close()
 
     async def close(self) -> None:
         self.stop_accepting()
@@ -159,12 +170,21 @@ class SystemNetwork:
             await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
         )
 
-    async def listen_both(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
-    ) -> Listener:
-        sock = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        sock.setblocking(False)
-        return _PeekingListener(factory, sock, tls)
+    async def listen_both(self, factory: ProtocolFactory, host: str, port: int, tls: TlsSource) -> Listener:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        socks: list[socket.socket] = []
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                sock = socket.create_server(address, family=family, backlog=BACKLOG)
+                socks.append(sock)
+                sock.setblocking(False)
+        except OSError:
+            for sock in socks:
+                sock.close()
+            raise
+        return _PeekingListener(factory, socks, tls)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None

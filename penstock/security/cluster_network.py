@@ -14,7 +14,7 @@ from typing import cast
 
 from penstock.errors import FrameError
 from penstock.runtime import Entropy, Network, Runtime
-from penstock.runtime.network import Listener, ProtocolFactory
+from penstock.runtime.network import Listener, ProtocolFactory, TlsSource
 from penstock.security.hello import NONCE_SIZE, Hello
 
 _LOG = logging.getLogger("penstock.security")
@@ -51,9 +51,7 @@ class ClusterNetwork:
             lambda: _Greeting(self, factory, None), host, port, tls or self._server
         )
 
-    async def listen_both(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext
-    ) -> Listener:
+    async def listen_both(self, factory: ProtocolFactory, host: str, port: int, tls: TlsSource) -> Listener:
         return await self._network.listen_both(lambda: _Greeting(self, factory, None), host, port, tls)
 
     async def connect(

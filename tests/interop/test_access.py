@@ -13,7 +13,7 @@ from tests.interop.access_server import GuardedServer, access_driver, admin_driv
 from tests.interop.go_release import GO_CLIENT, missing_go, prepare_driver
 from tests.interop.java_release import VERSIONS, missing_tools
 from tests.interop.wire.driver import Driver, DriverError
-from tests.interop.wire.servers import or_skip
+from tests.interop.wire.servers import SERVERS, or_skip, started
 from tests.support.certificates import make_certificate
 
 pytestmark = [pytest.mark.interop]
@@ -250,6 +250,24 @@ def test_mqadmin_makes_users_and_policies(tmp_path: Path) -> None:
         java.kill()
         running.stop()
     assert "shop-password" not in running.log()
+
+
+@pytest.mark.feature("tls", "rocketmq-5.3")
+@pytest.mark.java
+@pytest.mark.parametrize("name", list(SERVERS))
+def test_servers_without_a_configuration_take_tls_and_plain_clients(name: str, tmp_path: Path) -> None:
+    java = or_skip(lambda: access_driver(VERSIONS[0], tmp_path), missing_tools())
+    (tmp_path / "server").mkdir()
+    running = started(name, tmp_path / "server")
+    try:
+        at = {"nameserver": running.nameserver}
+        for tls in (True, False):
+            java.do("producer", name=f"producer-{tls}", group="p", tls=tls, **at)
+            sent = {"topic": "TopicTest-tls", "bodies": [f"x-{tls}"]}
+            assert java.do("send", name=f"producer-{tls}", **sent)["ids"]
+    finally:
+        java.kill()
+        running.stop()
 
 
 @pytest.mark.feature("tls", "rocketmq-5.3", "rocketmq-4.9")

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import ConnectError, OptionError, PenstockError
 from penstock.protocol.command import Command
-from penstock.remoting import ProcessorTable, RemotingClient, RemotingServer, TlsMode, TlsOptions
+from penstock.remoting import ProcessorTable, RemotingClient, RemotingServer, TlsMode, TlsOptions, self_signed
 from penstock.runtime import Runtime, network
 from tests.support.certificates import make_certificate
 from tests.waiting import until
@@ -161,3 +161,82 @@ def test_a_new_certificate_is_served_without_a_restart(
             await ask(server, TlsOptions(trusted=old[0]))
 
     run(TlsOptions(TlsMode.ENFORCING, *live), test)
+
+
+def test_without_a_certificate_both_are_taken_and_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    """As RocketMQ out of the box: clients that do not verify use TLS, others need not, on one port."""
+    caplog.set_level("INFO", "penstock.remoting")
+
+    async def test(server: RemotingServer) -> None:
+        assert await ask(server, None) == b"x" * 100_000
+        assert "self-signed" not in caplog.text
+        for tls in (TlsOptions(verify_server=False), None, TlsOptions(verify_server=False)):
+            assert await ask(server, tls) == b"x" * 100_000
+        with pytest.raises(ConnectError, match="certificate verify failed"):
+            await ask(server, TlsOptions())
+
+    run(TlsOptions(), test)
+    assert caplog.text.count("created a self-signed certificate") == 1
+
+
+def test_where_no_certificate_can_be_made_plain_clients_are_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(self_signed, "MAKERS", (lambda *_: False,))
+
+    async def test(server: RemotingServer) -> None:
+        for _ in range(2):
+            with pytest.raises(PenstockError):
+                await ask(server, TlsOptions(verify_server=False))
+            assert await ask(server, None) == b"x" * 100_000
+
+    run(TlsOptions(), test)
+    assert caplog.text.count("no certificate can be created") == 1
+
+
+def test_a_mode_that_was_configured_is_not_weakened() -> None:
+    for tls in (
+        TlsOptions(TlsMode.ENFORCING),
+        TlsOptions(TlsMode.PERMISSIVE, certificate="certificate.pem"),
+        TlsOptions(TlsMode.PERMISSIVE, key="key.pem"),
+        TlsOptions(TlsMode.PERMISSIVE, require_client_certificate=True),
+    ):
+        assert not tls.is_self_signed
+        with pytest.raises(OptionError, match="no certificate or key"):
+            tls.server_context()
+        assert tls.of_calls() is tls
+    assert TlsOptions().of_calls() is None
+    assert TlsOptions(TlsMode.DISABLED, "certificate.pem", "key.pem").of_calls() is None
+
+
+def test_disabled_takes_no_tls(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(server: RemotingServer) -> None:
+        with pytest.raises(PenstockError):
+            await ask(server, TlsOptions(verify_server=False))
+        assert await ask(server, None) == b"x" * 100_000
+
+    run(TlsOptions(TlsMode.DISABLED), test)
+    assert "it speaks TLS, which is off at this port" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE])
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP/2, as gRPC clients of RocketMQ 5 do"),
+        (b"GET /topics HTTP/1.1\r\nHost: x\r\n\r\n", "it speaks HTTP; this port"),
+    ],
+)
+def test_clients_of_other_protocols_are_closed_and_named_once(
+    sent: bytes, told: str, mode: TlsMode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(server: RemotingServer) -> None:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(server.address.ip, server.address.port)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+
+    run(TlsOptions(mode), test)
+    assert caplog.text.count(told) == 1
