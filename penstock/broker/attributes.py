@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import RequestError
+from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.codes import ResponseCode
 
 MESSAGE_TYPE = "message.type"
+QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
 _MESSAGE_TYPES = frozenset(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"))
 _MILLISECONDS_MAX = 2**63 - 1
 
@@ -31,8 +33,18 @@ def _is_time(text: str) -> bool:
     return is_number and -1 <= int(text) <= _MILLISECONDS_MAX
 
 
+def require_plain_queues(config: TopicConfig) -> None:
+    """Refuse the use of a topic whose queues hold batches, as a directory of RocketMQ may have one."""
+    if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"topic {config.name} has {QUEUE_TYPE}={BATCH_QUEUES}, which Penstock does not support",
+            "use a topic with queue.type=SimpleCQ",
+        )
+
+
 _KNOWN = {
-    "queue.type": _Attribute(lambda text: text == "SimpleCQ", "SimpleCQ", False),
+    QUEUE_TYPE: _Attribute(lambda text: text == "SimpleCQ", "SimpleCQ", False),
     "cleanup.policy": _Attribute(lambda text: text == "DELETE", "DELETE", False),
     MESSAGE_TYPE: _Attribute(lambda text: text in _MESSAGE_TYPES, ", ".join(sorted(_MESSAGE_TYPES)), True),
     "reserve.time": _Attribute(_is_time, "milliseconds, or -1 for the store's own time", True),

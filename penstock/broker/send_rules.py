@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.broker import property_text as text
+from penstock.broker.attributes import BATCH_QUEUES, QUEUE_TYPE, require_plain_queues
 from penstock.broker.groups import Groups
 from penstock.broker.locks import QueueLocks
 from penstock.broker.options import BrokerOptions
@@ -112,6 +113,8 @@ class SendRules:
             return 0
         if self._is_barred(config) or config.filter_type != "SINGLE_TAG" or is_compacted(config):
             return 0
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUES:
+            return 0
         return max(config.read_queue_nums, config.write_queue_nums)
 
     def once_saved(self, topic: str, action: Callable[[], None]) -> None:
@@ -131,6 +134,7 @@ class SendRules:
         validate_topic(name)
         self.check_sendable(name)
         if config is not None:
+            require_plain_queues(config)
             return config
         if name.startswith(RETRY_PREFIX):
             self._group_of(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.broker.attributes import require_plain_queues
 from penstock.broker.filtering import Filters
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.groups import Groups
@@ -114,6 +115,7 @@ class PopProcessor:
             )
         if not config.perm & Permission.READ:
             raise RequestError(ResponseCode.NO_PERMISSION, f"topic {config.name} may not be read")
+        require_plain_queues(config)
         if not -1 <= queue_id < config.read_queue_nums:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,

@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from penstock.broker.attributes import require_plain_queues
 from penstock.broker.consumers import Consumers
 from penstock.broker.filtering import Filters, PullFilter
 from penstock.broker.flow_control import BusyError, FlowControl
@@ -197,6 +198,7 @@ class PullProcessor:
             )
         if not int(config.perm) & _READ:
             raise ForbiddenError(TOPIC_FORBIDDEN, f"topic {config.name} may not be read")
+        require_plain_queues(config)
         if not 0 <= header.queue_id < config.read_queue_nums:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,

@@ -1,4 +1,4 @@
-"""Topics for operators (17, 18, 21, 202, 215, 300, 305, 316, 343, 345, 351).
+"""Topics for operators (17, 18, 21, 202, 215, 300, 305, 316, 343, 345, 351, 513).
 
 Rules: names are checked and reserved topics refused (A6, A7) before anything changes; of a list either all
 topics are created or none. A change is answered when it is in its file, and registered with the name servers
@@ -85,6 +85,7 @@ class TopicsProcessor:
 
     def register(self, table: ProcessorTable) -> None:
         table.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self.handle_update_and_create_topic)
+        table.register(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, self.handle_static_topic)
         table.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.handle_update_and_create_topic_list)
         table.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.handle_get_all_topic_config)
         table.register(RequestCode.GET_TOPIC_STATS_INFO, self.handle_get_topic_stats_info)
@@ -114,6 +115,13 @@ class TopicsProcessor:
         )
         self._topics.update(self._checked(wanted))
         return saved(self._topics, command)
+
+    def handle_static_topic(self, connection: Connection, command: Command) -> Command:
+        raise RequestError(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "Penstock does not support static topics, whose logical queues move between brokers",
+            "create an ordinary topic",
+        )
 
     def handle_update_and_create_topic_list(
         self, connection: Connection, command: Command

@@ -19,12 +19,13 @@ final class Named<T> {
     }
 
     /**
-     * What all clients have in common. Routes are asked for and heartbeats are sent often, so that a topic or a client of
+     * What all clients have in common; {vip?}: whether requests but pulls go to the broker's VIP port. Routes are asked for and heartbeats are sent often, so that a topic or a client of
      * this second is known in the next.
      */
     static void configure(ClientConfig config, JSONObject command) {
         config.setNamesrvAddr(command.getString("nameserver"));
         config.setInstanceName(command.getString("name") + "-" + config.getClass().getSimpleName());
+        config.setVipChannelEnabled(command.getBooleanValue("vip"));
         config.setPollNameServerInterval(500);
         config.setHeartbeatBrokerInterval(1000);
         if (config instanceof DefaultMQProducer) {
