@@ -143,7 +143,11 @@ class FieldError(RequestError):
 
 
 class RemotingError(PenstockError):
-    """A call to a peer that ended without an answer."""
+    """A call to a peer that ended without an answer. `reason` says why without naming the peer."""
+
+    def __init__(self, message: str, hint: str = "", *, reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason or message
 
 
 class ConnectError(RemotingError):
@@ -186,7 +190,9 @@ class ClientClosedError(ClientError):
 
 
 class RouteNotFoundError(ClientError):
-    """No name server knows a broker with this topic."""
+    """No name server knows a broker with this topic. `topic` is its name where one was asked for."""
+
+    topic: str = ""
 
     code = 17  # TOPIC_NOT_EXIST
     route_stale = True

@@ -18,6 +18,17 @@ from penstock.protocol.headers import Header
 from penstock.remoting import check
 
 
+def no_broker(info: ClusterInfo) -> tuple[str, str]:
+    """Why no broker takes requests, and what to do."""
+    down = ", ".join(sorted({*info.broker_addr_table, *(one.broker_name for one in info.lost_brokers)}))
+    if down:
+        return f"no master of {down} is up", "start the brokers; `penstock status` shows which are down"
+    return (
+        "the name server knows no broker",
+        "start one (`penstock broker`), or wait until it has registered (a few seconds)",
+    )
+
+
 class ClusterCalls:
     """What the admin client asks with."""
 
@@ -42,10 +53,7 @@ class ClusterCalls:
             if broker.master is not None and (not cluster or broker.cluster == cluster)
         }
         if not found:
-            raise ConnectError(
-                "the name server knows no broker",
-                "start one, or wait until it has registered (a few seconds)",
-            )
+            raise ConnectError(*no_broker(info))
         return found
 
     async def ask(

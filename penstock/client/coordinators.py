@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from penstock.client.name_servers import NOT_ONE, unreached
 from penstock.errors import ConnectError, RemotingError
 from penstock.protocol.bodies.balance import PlacementBody
 from penstock.protocol.bodies.explanation import ExplanationBody
@@ -26,6 +27,7 @@ from penstock.protocol.headers.controller import NotLeaderResponseHeader
 from penstock.remoting import RemotingClient, check
 
 logger = logging.getLogger(__name__)
+START_COORDINATOR = "start one (`penstock coordinator`), or correct the addresses given to the client"
 
 
 class Coordinators:
@@ -45,7 +47,7 @@ class Coordinators:
 
     async def call(self, command: Command, timeout_ms: int | None = None) -> Command:
         """The leader's answer, whatever code it has. ConnectError if no leader is found."""
-        failures: list[str] = []
+        failures: dict[str, RemotingError] = {}
         asked: set[str] = set()
         told: str | None = None
         while (address := self._choose(asked, told)) is not None:
@@ -58,19 +60,25 @@ class Coordinators:
                     timeout_ms or self._timeout_ms,
                 )
             except RemotingError as error:
-                failures.append(f"{address}: {error.message}")
+                failures[address] = error
                 self._failed(address)
                 self._remoting.drop(address)
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                hint = "the port of a coordinator is 9877 by default"
+                failures[address] = ConnectError(f"{address} is no coordinator", hint, reason=NOT_ONE)
+                self._failed(address)
                 continue
             if answer.code != ResponseCode.CONTROLLER_NOT_LEADER:
                 self._leader = address
                 return answer
-            failures.append(f"{address}: {answer.remark}")
+            failures[address] = ConnectError(answer.remark or "it does not lead")
             self._failed(address)
             told = NotLeaderResponseHeader.decode(answer.fields).leader_address
-        raise ConnectError(
-            f"no coordinator leads ({'; '.join(failures)})",
-            "start one (`penstock coordinator`), or correct the addresses given to the client",
+        raise unreached(
+            "no coordinator leads",
+            failures,
+            START_COORDINATOR,
         )
 
     def _choose(self, asked: set[str], told: str | None) -> str | None:

@@ -12,15 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from penstock.errors import ConnectError, RemotingError
+from penstock.errors import CallTimeoutError, ConnectError, ConnectionLostError, RemotingError
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.client import RemotingClient
+from penstock.remoting.client import NOT_RUNNING, RemotingClient
 from penstock.remoting.connection import Connection
 from penstock.runtime import Runtime
 
 logger = logging.getLogger(__name__)
+START_NAME_SERVER = "start one (`penstock up`), or correct the addresses given to the client"
+TLS_ONLY = "a server that takes TLS only closes plaintext connections: connect with TLS"
+NOT_ONE = "another kind of server listens there"
+# What every name server knows, and no other server.
+KNOWN_TO_ALL = frozenset(
+    (
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    )
+)
 
 
 class NameServerChoice:
@@ -75,7 +87,7 @@ class NameServers:
         chosen = self._choice.chosen
         if chosen is not None:
             try:
-                return await self._remoting.call(chosen, _copy(command), timeout_ms or self._timeout_ms)
+                return await self._ask(chosen, command, timeout_ms or self._timeout_ms)
             except RemotingError as error:
                 self._failed(chosen, error)
         return await self._choose(command, timeout_ms or self._timeout_ms)
@@ -88,22 +100,34 @@ class NameServers:
 
         async def one(address: str) -> Command | RemotingError:
             try:
-                return await self._remoting.call(address, _copy(command), limit)
+                return await self._ask(address, command, limit)
             except RemotingError as error:
                 return error
 
         answers = await asyncio.gather(*(one(address) for address in self.addresses))
         return dict(zip(self.addresses, answers, strict=True))
 
+    async def _ask(self, address: str, command: Command, timeout_ms: int) -> Command:
+        # A command may be sent more than once; each connection numbers its own.
+        copy = Command(command.code, dict(command.fields), command.body)
+        answer = await self._remoting.call(address, copy, timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in KNOWN_TO_ALL:
+            raise ConnectError(
+                f"{address} is another kind of server",
+                "the port of a name server is 9876 by default",
+                reason=NOT_ONE,
+            )
+        return answer
+
     async def connect(self) -> Connection:
         """A connection to the chosen one, choosing first if need be."""
-        failures: list[str] = []
+        failures: dict[str, RemotingError] = {}
         for address in self._choice.order():
             try:
                 connection = await self._remoting.connection(address)
             except RemotingError as error:
                 self._failed(address, error)
-                failures.append(f"{address}: {error.message}")
+                failures[address] = error
             else:
                 self._answered(address)
                 return connection
@@ -116,15 +140,16 @@ class NameServers:
             async with asyncio.timeout(timeout_ms * len(self.addresses) / 1000):
                 await self._choosing.acquire()
         except TimeoutError:
-            raise _nobody([f"{address}: still being tried" for address in self.addresses]) from None
+            busy = ConnectError("it is still being tried")
+            raise _nobody(dict.fromkeys(self.addresses, busy)) from None
         try:
-            failures: list[str] = []
+            failures: dict[str, RemotingError] = {}
             for address in self._choice.order():
                 try:
-                    answer = await self._remoting.call(address, _copy(command), timeout_ms)
+                    answer = await self._ask(address, command, timeout_ms)
                 except RemotingError as error:
                     self._failed(address, error)
-                    failures.append(f"{address}: {error.message}")
+                    failures[address] = error
                 else:
                     self._answered(address)
                     return answer
@@ -145,13 +170,24 @@ class NameServers:
         self._remoting.drop(address)
 
 
-def _copy(command: Command) -> Command:
-    """A command may be sent more than once; each connection numbers its own."""
-    return Command(command.code, dict(command.fields), command.body)
-
-
-def _nobody(failures: list[str]) -> ConnectError:
-    return ConnectError(
-        f"no name server answers ({'; '.join(failures)})",
-        "start one (`penstock up`), or correct the addresses given to the client",
+def _nobody(failures: Mapping[str, RemotingError]) -> ConnectError:
+    return unreached(
+        "no name server answers",
+        failures,
+        START_NAME_SERVER,
     )
+
+
+def unreached(what: str, failures: Mapping[str, RemotingError], hint: str) -> ConnectError:
+    """No server of a kind answers: why, by address, and what helps against that; `hint` where none of them runs."""
+    reasons = "; ".join(f"{address}: {error.reason}" for address, error in failures.items())
+    return ConnectError(f"{what} ({reasons})", next(filter(None, map(_remedy, failures.values())), hint))
+
+
+def _remedy(error: RemotingError) -> str:
+    """What helps against this failure in particular."""
+    if isinstance(error, ConnectionLostError):
+        return TLS_ONLY
+    if isinstance(error, CallTimeoutError):
+        return "try again; if it stays silent, another kind of server listens there"
+    return error.hint if error.hint != NOT_RUNNING else ""

@@ -302,9 +302,8 @@ class Routes:
         try:
             model = await self.refresh(template)
         except RouteNotFoundError:
-            raise RouteNotFoundError(
-                f"topic {topic!r} does not exist",
-                f"create it (`penstock topic create {topic}`); no broker creates topics on demand here",
+            raise await self._not_found(
+                topic, "does not exist", "; no broker creates topics on demand here"
             ) from None
         route = model.as_template_for(topic, queues_max)
         self._take(route)
@@ -360,7 +359,7 @@ class Routes:
         )
         answer = await self._name_servers.call(request)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(f"topic {topic!r} has no route", await self._advice(topic))
+            raise await self._not_found(topic, "has no route")
         if answer.code != ResponseCode.SUCCESS:
             raise ResponseError(answer.code, answer.remark or "no reason given")
         if not answer.body:
@@ -369,7 +368,7 @@ class Routes:
         self._take(route)
         return route
 
-    async def _advice(self, topic: str) -> str:
+    async def _not_found(self, topic: str, what: str, more: str = "") -> RouteNotFoundError:
         """What to do about a topic without a route: it may exist, at brokers that are down."""
         try:
             answer = await self._name_servers.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
@@ -379,9 +378,14 @@ class Routes:
         if brokers is None or brokers.broker_addr_table:
             lost = brokers.lost_brokers if brokers is not None else ()
             down = ", ".join(sorted({one.broker_name for one in lost}))
-            create = f"create it first: `penstock topic create {topic}`"
-            return f"broker {down} is down: start it if it has the topic, else {create}" if down else create
-        return "no broker is registered: start the brokers; `penstock status` shows what is down"
+            create = f"create it first: `penstock topic create {topic}`{more}"
+            advice = f"broker {down} is down: start it if it has the topic, else {create}" if down else create
+        else:
+            what = "has no route"
+            advice = "no broker is registered: start the brokers; `penstock status` shows what is down"
+        error = RouteNotFoundError(f"topic {topic!r} {what}", advice)
+        error.topic = topic
+        return error
 
     def _take(self, route: TopicRoute) -> None:
         if self.cache.put(route):

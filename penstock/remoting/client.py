@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 from penstock.errors import ConnectError
@@ -15,6 +16,10 @@ from penstock.remoting.processors import ProcessorTable
 from penstock.remoting.tls import TlsOptions
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
+
+UNTRUSTED = "trust a PEM file that vouches for it"
+PLAINTEXT_ONLY = "connect without TLS"
+NOT_RUNNING = "is the server running there?"
 
 
 class RemotingClient:
@@ -66,14 +71,15 @@ class RemotingClient:
             async with asyncio.timeout(self.options.connect_timeout_ms / 1000):
                 await self._runtime.network.connect(lambda: connection, host, port, self._tls)
         except TimeoutError as error:
+            reason = f"no connection within {self.options.connect_timeout_ms} ms"
             raise ConnectError(
                 f"connecting to {address} took longer than {self.options.connect_timeout_ms} ms",
                 "is the address right, and is nothing in between dropping packets?",
+                reason=reason,
             ) from error
-        except (OSError, ssl.SSLError) as error:
-            raise ConnectError(
-                f"cannot connect to {address}: {error.strerror or error}", "is the server running there?"
-            ) from error
+        except OSError as error:  # ssl.SSLError is one
+            reason, hint = _why_not(error, with_tls=self._tls is not None)
+            raise ConnectError(f"cannot connect to {address}: {reason}", hint, reason=reason) from error
         if self._closed:
             connection.abort("the client was closed")
             raise ConnectError("the client is closed", "make a new one")
@@ -120,6 +126,22 @@ class RemotingClient:
             await asyncio.gather(*self._connecting.values(), return_exceptions=True)
         await self._endpoint.stop()
         self._connections.clear()
+
+
+def _why_not(error: OSError, *, with_tls: bool) -> tuple[str, str]:
+    """Why a connection was not made, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"certificate verify failed ({error.verify_message})",
+            UNTRUSTED,
+        )
+    is_of_tls = isinstance(error, ssl.SSLError | ConnectionError)
+    if with_tls and is_of_tls and not isinstance(error, ConnectionRefusedError):
+        return "it does not complete a TLS handshake, so it may take plaintext only", PLAINTEXT_ONLY
+    # By the number where the system gave one: uvloop and asyncio word such errors differently.
+    number = error.errno or 0
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
+    return reason, NOT_RUNNING
 
 
 def split_address(address: str) -> tuple[str, int]:

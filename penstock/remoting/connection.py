@@ -191,6 +191,7 @@ class Connection(asyncio.Protocol):
                 ConnectionLostError(
                     f"the connection to {self.peer} was lost: {reason}",
                     "the request may have been carried out",
+                    reason=reason,
                 )
             )
         self._endpoint.closed(self)
@@ -588,7 +589,9 @@ class Connection(asyncio.Protocol):
             is_silent = is_silent or self.heard_ms <= since_ms
             respond(
                 CallTimeoutError(
-                    f"{self.peer} did not answer in time", "the request may have been carried out"
+                    f"{self.peer} did not answer in time",
+                    "the request may have been carried out",
+                    reason="no answer in time",
                 )
             )
         if is_silent and not self._endpoint.accepts and now_ms - self.heard_ms >= SILENT_MS:

@@ -78,6 +78,7 @@ class TlsOptions:
         return context
 
     def _load(self, context: ssl.SSLContext) -> None:
+        files = (self.certificate, self.key, self.trusted)
         try:
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.key or None)
@@ -85,7 +86,8 @@ class TlsOptions:
                 context.load_verify_locations(self.trusted)
         except (OSError, ssl.SSLError) as error:
             raise OptionError(
-                f"the TLS files cannot be used: {error}", "check paths and PEM format"
+                f"the TLS files cannot be used ({', '.join(filter(None, files))}): {error}",
+                "check paths and PEM format",
             ) from error
 
 
