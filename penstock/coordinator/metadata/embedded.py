@@ -163,8 +163,13 @@ class EmbeddedMetadata(MetadataStore):
         # Shielded: a caller that is cancelled must not leave the file and the tree apart.
         task = asyncio.get_running_loop().create_task(self._change_in_turn(tuple(operations)))
         self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(self._changed)
         return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[Plan]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, or was cancelled and asks no more
 
     async def _change_in_turn(self, operations: Sequence[Operation]) -> Plan:
         async with self._turn:
