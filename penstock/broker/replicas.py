@@ -419,7 +419,7 @@ class Replicas:
             return
         self._handle(Led(step.epoch))
         self._services.lead()
-        _LOG.warning("broker %s is master in epoch %d", self._options.broker_name, step.epoch)
+        _LOG.info("broker %s is master in epoch %d", self._options.broker_name, step.epoch)
 
     async def _follow(self, step: Follow) -> None:
         membership = self.membership
@@ -441,7 +441,7 @@ class Replicas:
             await self._client.start()
         self._services.follow(membership.broker_id)
         self._client.follow(step.ha_address or None, step.epoch)
-        _LOG.warning(
+        _LOG.info(
             "broker %s id %d follows %s in epoch %d",
             *(self._options.broker_name, membership.broker_id, step.ha_address or "nobody", step.epoch),
         )

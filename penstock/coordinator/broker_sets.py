@@ -286,9 +286,7 @@ class BrokerSets:
     def _tell(self, notice: Notify) -> None:
         record = notice.record
         self.elections += 1
-        _LOG.warning(
-            "broker %s is master of %s in epoch %d", record.master_id, record.name, record.master_epoch
-        )
+        _LOG.info("broker %s is master of %s in epoch %d", record.master_id, record.name, record.master_epoch)
         self._notify(notice)
 
     async def _read(self, one: ReplicaSet, read: Read) -> None:

@@ -132,7 +132,9 @@ class Leadership:
         if event is self._last:
             return
         self._last = event
-        _LOG.warning("coordinator %s, term %d: %s", self.identity, self._term, event.value)
+        # An election is everyday life; not knowing any more whether one leads is not.
+        level = logging.WARNING if event is Lead.UNSURE else logging.INFO
+        _LOG.log(level, "coordinator %s, term %d: %s", self.identity, self._term, event.value)
         for listener in list(self._listeners):
             try:
                 listener(event, self._term)

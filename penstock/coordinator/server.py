@@ -23,7 +23,7 @@ from typing import Any
 
 from penstock.coordinator.broker_sets import BrokerSets
 from penstock.coordinator.copies import RecordCopies
-from penstock.coordinator.heartbeats import Heartbeats, TimeoutInfo
+from penstock.coordinator.heartbeats import Gone, Heartbeats, TimeoutInfo
 from penstock.coordinator.leadership import Lead, Leadership
 from penstock.coordinator.links import BrokerLinks
 from penstock.coordinator.metadata import MetadataStore
@@ -231,7 +231,8 @@ class Coordinator:
             part.connection_closed(connection)
 
     def _broker_gone(self, node_id: str, info: TimeoutInfo) -> None:
-        _LOG.warning("broker %s is gone: %s", node_id, info.gone.value if info.gone is not None else "")
+        level = logging.INFO if info.gone is Gone.CLOSED else logging.WARNING
+        _LOG.log(level, "broker %s is gone: %s", node_id, info.gone.value if info.gone is not None else "")
 
     def _set_changed(self, name: SetName) -> None:
         one = self.sets.get(name)
