@@ -93,9 +93,10 @@ def _why(reason: Reason | None, round_number: int, binding: Binding) -> str:
         return "its broker set has not reported it, so nothing was decided"
     if reason.cause is Cause.UNWANTED:
         return "no member subscribes to its topic"
-    share = f"{reason.share} of {reason.queues} among {reason.members} members are its share"
+    members = f"{reason.members} member{'' if reason.members == 1 else 's'}"
+    share = f"its share is {reason.share} of {reason.queues} among {members}"
     if binding is Binding.RING:
-        share = f"it falls to it on the ring, with {reason.share} of {reason.queues} among {reason.members} members"
+        share = f"it falls to it on the ring, with {reason.share} of {reason.queues} among {members}"
     if reason.cause is Cause.GIVEN:
         return f"was free and went to {reason.owner} in round {round_number}: {share}"
     if reason.cause is Cause.MOVED:

@@ -349,8 +349,8 @@ def test_every_reason_is_said() -> None:
     bench.after(500)
     bench.carry_out("a")
     kept, given = (item for item in explain(bench.group, 3, bench.now_ms).queues[:2])
-    assert kept.why == "was a's before round 1 and stays: 4 of 4 among 1 members are its share"
-    assert given.why == "was free and went to a in round 1: 4 of 4 among 1 members are its share"
+    assert kept.why == "was a's before round 1 and stays: its share is 4 of 4 among 1 member"
+    assert given.why == "was free and went to a in round 1: its share is 4 of 4 among 1 member"
     bench.beat("b")
     bench.after(500)
     moving = explain(bench.group, 3, bench.now_ms).queues[-1]
