@@ -91,7 +91,8 @@ class GroupDescription:
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
     """One broker process. `error` says why it could not be asked; then `figures` is empty. `down_since_ms` is when a
-    name server noticed that it died, if it has not registered since; 0 for a registered one."""
+    name server noticed that it died, if it has not registered since; 0 for a registered one. `broker_id` is what it
+    is registered with, 0 for every master; `member_id` is what its coordinators call it, or the same without any."""
 
     name: str
     broker_id: int
@@ -103,6 +104,18 @@ class BrokerStatus:
     figures: dict[str, str] = field(default_factory=dict)
     error: str = ""
     down_since_ms: int = 0
+    member_id: int = 0
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == 0
+
+    def figure(self, name: str) -> float | None:
+        """One of its figures, if it is a number."""
+        try:
+            return float(self.figures[name])
+        except (KeyError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

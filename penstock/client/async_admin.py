@@ -12,6 +12,7 @@ started in.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
@@ -424,7 +425,7 @@ class AsyncAdmin:
             answer = await self._calls.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             figures = KVTable.decode(answer.body).table
         except PenstockError as error:
-            return BrokerStatus(name, broker_id, cluster, address, error=error.message)
+            return BrokerStatus(name, broker_id, cluster, address, error=error.message, member_id=broker_id)
         return BrokerStatus(
             name,
             broker_id,
@@ -434,7 +435,17 @@ class AsyncAdmin:
             put_tps=_first_number(figures.get("putTps", "")),
             get_tps=_first_number(figures.get("getTransferredTps", "")),
             figures=figures,
+            member_id=await self._member_id(address) if broker_id == 0 else broker_id,
         )
+
+    async def _member_id(self, address: str) -> int:
+        """What the coordinators of its set call a master; 0 where it has none."""
+        try:
+            answer = await self._calls.ask(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+            found = json.loads(answer.body)["brokerId"]
+        except (PenstockError, ValueError, KeyError, TypeError):
+            return 0
+        return found if isinstance(found, int) else 0
 
     async def broker_config(self, broker_name: str) -> dict[str, str]:
         """A broker's configuration, as it tells it."""
@@ -476,6 +487,7 @@ def _down(
                     lost.address,
                     error=f"down since {since}",
                     down_since_ms=lost.lost_ms,
+                    member_id=lost.broker_id,
                 )
 
 
