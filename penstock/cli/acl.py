@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from penstock.cli.clients import EXIT_NOT_FOUND, echo_json
+from penstock.cli.complaints import complain
+from penstock.cli.lazy_group import CommandGroup
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def _file_options(command: Callable[..., T]) -> Callable[..., T]:
     return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), command)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acl() -> None:
     """Add users, show what they may do, explain a refusal."""
 
@@ -154,9 +156,9 @@ def list_users(path: Path, as_json: bool) -> None:
 )
 @_file_options
 def explain(name: str, action: str, resource: str, source: str, path: Path, as_json: bool) -> int:
-    """Say whether the user NAME may do ACTION to RESOURCE, and which entry decides.
+    """Explain whether the user NAME may do ACTION to RESOURCE.
 
-    As in `penstock acl explain billing Pub Topic:orders`. The exit code is 1 if it may not.
+    As in `penstock acl explain billing Pub Topic:orders`. Names the entry that decides. Ends with 1 if it may not.
     """
     from penstock.security.policy import Action, Kind, Need, Pattern
     from penstock.security.requests import topic_needs
@@ -177,12 +179,12 @@ def explain(name: str, action: str, resource: str, source: str, path: Path, as_j
     if as_json:
         echo_json({"user": name, "need": str(need), "from": source, "allowed": allowed, "because": because})
     else:
-        click.echo(f"{name} {'may' if allowed else 'may not'}: {need} from {source}: {because}")
+        click.echo(f"{name} {'may' if allowed else 'may not'} {need} from {source}: {because}")
     return 0 if allowed else EXIT_NOT_FOUND
 
 
 def _unknown(name: str, path: Path) -> int:
-    click.echo(f"penstock: there is no user {name[:64]!r} in {path}", err=True)
+    complain(f"there is no user {name[:64]!r} in {path}; `penstock acl list --users {path}` shows the users")
     return EXIT_NOT_FOUND
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from penstock.cli.complaints import awaiting, complain, note
 from penstock.cli.option_types import NumberType
-from penstock.errors import CallTimeoutError, ConnectError, PenstockError, ResponseError
+from penstock.errors import (
+    CallTimeoutError,
+    ConnectError,
+    PenstockError,
+    ResponseError,
+    RouteNotFoundError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
@@ -22,13 +30,13 @@ T = TypeVar("T")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_COORDINATOR = "127.0.0.1:9877"
 EXIT_NOT_FOUND = 1
+TOPICS_COMPARED = 5_000
+SEE_STATUS = "`penstock status` shows which servers answer"
 
 
 def warn_of_secret(what: str, instead: str) -> None:
     """A secret was given on the command line: every process of the machine can read it there."""
-    click.echo(
-        f"penstock: {what}: `ps` shows this secret to every user of this machine; use {instead}", err=True
-    )
+    complain(f"{what}: `ps` shows this secret to every user of this machine; use {instead}")
 
 
 def _secret_flag(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -176,34 +184,82 @@ def _cluster_options(
 
 
 @contextmanager
-def reaching(cluster: Cluster) -> Iterator[None]:
-    """A cluster that does not answer, or refuses, is told with what to do about it."""
+def reaching(*, is_signed: bool = True) -> Iterator[None]:
+    """Say of a cluster that does not answer, or refuses, what to do about it."""
     try:
         yield
     except ConnectError as error:
-        hint = error.hint or "`penstock status` says who answers"
-        if error.message.startswith("no name server"):
-            hint += f"; --nameserver or PENSTOCK_NAMESERVER says where (now {cluster.address})"
-        raise PenstockError(error.message, hint) from error
+        raise PenstockError(error.message, _as_options(error.hint)) from error
     except CallTimeoutError as error:
         raise PenstockError(
-            error.message, "try again, or give it longer with --timeout; `penstock status` says who answers"
+            error.message, f"try again, or allow more with --timeout; {SEE_STATUS}"
         ) from error
     except ResponseError as error:
-        raise PenstockError(f"refused: {error.remark or f'code {error.code}'}", error.hint) from error
+        from penstock.protocol.codes import ResponseCode
+
+        hint = error.hint
+        if error.code == ResponseCode.NO_PERMISSION and not is_signed:
+            hint = hint or "--access-key NAME --secret-file FILE, or --credentials FILE"
+        raise PenstockError(f"refused: {error.remark or f'code {error.code}'}", hint) from error
+
+
+def _as_options(hint: str) -> str:
+    """What a client is to be given, as the options of a command."""
+    from penstock.client.coordinators import START_COORDINATOR
+    from penstock.client.name_servers import START_NAME_SERVER, TLS_ONLY
+    from penstock.remoting.client import NOT_RUNNING, PLAINTEXT_ONLY, UNTRUSTED
+
+    options = {
+        START_NAME_SERVER: "start one (`penstock up`), or name another with --nameserver (PENSTOCK_NAMESERVER)",
+        START_COORDINATOR: "start one (`penstock coordinator`), or name another with --coordinator",
+        TLS_ONLY: "servers that take TLS only close other connections: add --tls or --tls-trusted FILE",
+        PLAINTEXT_ONLY: "leave out --tls",
+        UNTRUSTED: "name a PEM file that vouches for it: --tls-trusted FILE",
+        NOT_RUNNING: SEE_STATUS,
+        "": SEE_STATUS,
+    }
+    return options.get(hint, hint)
 
 
 @contextmanager
 def administering(cluster: Cluster) -> Iterator[Admin]:
-    """An admin client of the cluster."""
+    """An admin client of the cluster; a terminal shows what it waits for."""
     from penstock.client.admin import Admin
 
+    class ShowingAdmin(Admin):
+        def start(self) -> Self:
+            with awaiting(waiting):
+                return super().start()
+
+        def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+            with awaiting(waiting):
+                return super()._run(coroutine)
+
+    waiting = f"waiting for {cluster.address}"
     signing: Any = cluster.signing()
     with (
-        reaching(cluster),
-        Admin(cluster.address, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms, **signing) as admin,
+        reaching(is_signed=bool(signing)),
+        ShowingAdmin(
+            cluster.address, tls=cluster.tls(), call_timeout_ms=cluster.timeout_ms, **signing
+        ) as admin,
     ):
-        yield admin
+        try:
+            yield admin
+        except RouteNotFoundError as error:
+            near = did_you_mean(error.topic, admin.list_topics()[:TOPICS_COMPARED]) if error.topic else ""
+            if near:
+                raise PenstockError(error.message, near) from error
+            raise
+
+
+def check_brokers(admin: Admin) -> None:
+    """Refuse an empty answer of a cluster whose brokers are all down: it says nothing about what there is."""
+    brokers = admin.cluster_status().brokers
+    if all(broker.error for broker in brokers):
+        down = ", ".join(sorted({broker.name for broker in brokers}))
+        raise PenstockError(
+            f"no broker is up ({down or 'none is registered'})", f"start the brokers; {SEE_STATUS}"
+        )
 
 
 def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaitable[T]]) -> T:
@@ -232,7 +288,10 @@ def ask_coordinators(cluster: Cluster, question: Callable[[Coordinators], Awaita
         finally:
             await remoting.close()
 
-    with reaching(cluster):
+    with (
+        reaching(is_signed=bool(cluster.signing())),
+        awaiting(f"waiting for the coordinator at {cluster.address}"),
+    ):
         return asyncio.run(ask())
 
 
@@ -253,4 +312,6 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{one_line(question)} Add --yes to say so", click.get_current_context())
-    click.confirm(one_line(question), abort=True, err=True)
+    if not click.confirm(one_line(question), err=True):
+        note("nothing was changed")
+        click.get_current_context().exit(EXIT_NOT_FOUND)

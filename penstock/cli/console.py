@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -30,6 +31,10 @@ from rich.text import Text
 from penstock.cli.escaping import printable
 
 WIDE = 110
+# Between two columns of a table; and the least that a name or a text is cut to.
+GAP = 2
+CELL_MIN = 12
+_PLAIN = Console(width=1_000)
 Update = Callable[[int, int], None]
 
 
@@ -114,6 +119,17 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else several}"
 
 
+def span_text(seconds: int) -> str:
+    """A span of time in its two largest units: `1 day, 3 hours`, `2 minutes, 1 second`."""
+    parts: list[str] = []
+    left = seconds
+    for noun, size in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        count, left = divmod(left, size)
+        if count or (noun == "second" and not parts):
+            parts.append(count_text(count, noun))
+    return ", ".join(parts[:2])
+
+
 def rate_text(count: int, duration_ms: int) -> str:
     """Megabytes (10^6) per second."""
     return f"{count / max(duration_ms, 1) / 1000:,.1f} MB/s"
@@ -130,9 +146,63 @@ def time_text(timestamp_ms: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
-def plain_table(*columns: str, right: Sequence[str] = ()) -> Table:
+class FittingTable(Table):
+    """A table without frames that fits the terminal.
+
+    Cells say what may be done with them: `str` (ids, times, numbers) is always shown whole, `name_text` may be cut,
+    other texts may go on in the next line. Where that is not enough, each row becomes lines of name and value.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if any(column.width is not None for column in self.columns):  # laid out by its maker
+            return super().__rich_console__(console, options)
+        widths = self._fitted(options.max_width - GAP * (len(self.columns) - 1))
+        if widths is None:
+            return iter(self._records(options.max_width))
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        return super().__rich_console__(console, options)
+
+    def _fitted(self, width: int) -> list[int] | None:
+        """The widths of the columns, or None if they do not fit; the widest give way first."""
+        cells = [[column.header, *column.cells] for column in self.columns]
+        widths = [max(map(_width, column)) for column in cells]
+        least = [
+            wanted if all(isinstance(cell, str) for cell in column[1:]) else min(wanted, CELL_MIN)
+            for wanted, column in zip(widths, cells, strict=True)
+        ]
+        while sum(widths) > width:
+            room, at = max(
+                (wanted - at_least, at)
+                for at, (wanted, at_least) in enumerate(zip(widths, least, strict=True))
+            )
+            if room <= 0:
+                return None
+            widths[at] -= 1
+        return widths
+
+    def _records(self, width: int) -> Iterator[Text]:
+        names = [str(column.header) for column in self.columns]
+        indent = max(map(cell_len, names)) + GAP
+        for number, row in enumerate(zip(*(column.cells for column in self.columns), strict=True)):
+            if number:
+                yield Text()
+            for name, value in zip(names, row, strict=True):
+                whole = value if isinstance(value, Text) else Text(str(value))
+                whole.no_wrap, whole.overflow = False, "fold"
+                first, *others = whole.wrap(_PLAIN, max(width - indent, CELL_MIN)) or [Text()]
+                yield Text(f"{name:<{indent}}").append_text(first)
+                yield from (Text(" " * indent).append_text(line) for line in others)
+
+
+def _width(cell: object) -> int:
+    lines = (cell.plain if isinstance(cell, Text) else str(cell)).split("\n")
+    return max(map(cell_len, lines))
+
+
+def plain_table(*columns: str, right: Sequence[str] = ()) -> FittingTable:
     """A table without frames; `right` names the columns of numbers."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = FittingTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

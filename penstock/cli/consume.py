@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.clients import Cluster, administering, client_options, echo_json
+from penstock.cli.complaints import awaiting
 from penstock.cli.option_types import NumberType, PlaceType
 from penstock.cli.signals import sigterm_interrupts
 
@@ -88,7 +89,8 @@ def consume(
             auto_commit=group is not None,
         )
         with consumer, sigterm_interrupts():
-            mine = _join(consumer, topic, (expression, sql, keys), queues, alone=group is None)
+            with awaiting(f"joining the group {group}" if group else f"waiting for {cluster.address}"):
+                mine = _join(consumer, topic, (expression, sql, keys), queues, alone=group is None)
             if place is not None or group is None:
                 _seek(consumer, mine, place or "first")
             ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}

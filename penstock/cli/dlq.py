@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, administering, client_options, echo_json
+from penstock.cli.clients import (
+    EXIT_NOT_FOUND,
+    Cluster,
+    administering,
+    check_brokers,
+    client_options,
+    echo_json,
+)
+from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import IntParam, NumberType, parse_time_ms
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ class MomentType(IntParam):
         found = value if isinstance(value, int) else parse_time_ms(str(value))
         if found is None:
             self.fail(
-                f"{str(value)[:40]!r} is no time: write 2025-01-31T12:00:00Z, or 10m for ago", param, ctx
+                f"{str(value)[:40]!r} is not a time: write 2025-01-31T12:00:00Z, or 10m for ago", param, ctx
             )
         return found
 
@@ -82,9 +90,9 @@ def selecting(command: Callable[..., T]) -> Callable[..., T]:
     return functools.reduce(lambda made, decorator: decorator(made), reversed(decorators), with_chosen)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dlq() -> None:
-    """Look at dead letters, and send them again."""
+    """List dead letters, and send them again."""
 
 
 @dlq.command(name="list")
@@ -99,6 +107,8 @@ def list_groups(groups: tuple[str, ...], cluster: Cluster, as_json: bool) -> int
 
     with administering(cluster) as admin, counting("reading") as progress:
         found = admin.dead_letters.groups(*groups, progress=progress)
+        if not found:
+            check_brokers(admin)
     if as_json:
         from penstock.cli.dlq_tables import summary_json
 

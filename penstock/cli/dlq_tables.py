@@ -115,31 +115,38 @@ def show_letters(console: Console, letters: Iterable[DeadLetter]) -> int:
     """Rows as they come, in parts; how many there were."""
     count = 0
     for part in in_parts(letters, ROWS_AT_ONCE):
-        table = plain_table("Id", "Died", "From, keys", "Reason; body")
+        wide = console.width >= WIDE
+        table = plain_table(
+            *(
+                ("Id", "Died", "From, keys", "Reason; body")
+                if wide
+                else ("Id; from, keys", "Died; reason; body")
+            )
+        )
         table.show_header = not count
         count += len(part)
         for letter in part:
-            table.add_row(*_cells(letter))
+            table.add_row(*_cells(letter, wide=wide))
         console.print(table)
     if not count:
         console.print(Text("no dead letters", style="dim"))
     return count
 
 
-def _cells(letter: DeadLetter) -> tuple[Text, ...]:
+def _cells(letter: DeadLetter, *, wide: bool) -> tuple[Text, ...]:
     message = letter.message
     state = f"redriven {time_text(letter.redriven.time_ms)}" if letter.redriven is not None else ""
     keys = printable(" ".join(message.keys), BODY_SHOWN) or "-"
-    return (
-        _cell(letter.letter_id, state),
-        _cell(time_text(letter.died_ms), f"{message.tries} tries"),
-        _cell(printable(letter.origin_topic) or "-", keys),
-        _cell(printable(letter.reason, BODY_SHOWN), body_preview(letter)),
-    )
+    died, tries = time_text(letter.died_ms), count_text(message.tries, "try")
+    topic = printable(letter.origin_topic) or "-"
+    why = (printable(letter.reason, BODY_SHOWN), body_preview(letter))
+    if wide:
+        return _cell(letter.letter_id, state), _cell(died, tries), _cell(topic, keys), _cell(*why)
+    return _cell(letter.letter_id, f"{topic}  {keys}", state), _cell(f"{died}  {tries}", *why)
 
 
-def _cell(upper: str, lower: str) -> Text:
-    return Text(upper).append(f"\n{lower}", "dim")
+def _cell(first: str, *others: str) -> Text:
+    return Text(first).append("".join(f"\n{line}" for line in others if line), "dim")
 
 
 def body_preview(letter: DeadLetter) -> str:
@@ -166,11 +173,7 @@ def result_json(result: RedriveResult) -> dict[str, object]:
 
 def result_line(result: RedriveResult) -> str:
     """What became of one dead letter, in a line."""
-    where = (
-        f" to {result.topic} as {result.copy_id}"
-        if result.outcome in (Outcome.SENT, Outcome.WOULD_SEND)
-        else ""
-    )
+    where = f" to {result.topic}" if result.outcome in (Outcome.SENT, Outcome.WOULD_SEND) else ""
     why = f": {result.reason}" if result.reason else ""
     return one_line(f"{result.outcome:<10} {result.letter.letter_id}{where}{why}")
 

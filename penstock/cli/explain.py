@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.clients import Cluster, ask_coordinators, coordinator_options, echo_json
+from penstock.cli.lazy_group import CommandGroup
 
 if TYPE_CHECKING:
     from penstock.protocol.bodies.explanation import ExplanationBody
     from penstock.protocol.bodies.subscriptions import SubscriptionsBody
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def explain() -> None:
-    """Say why things are as they are."""
+    """Explain queue ownership and subscriptions."""
 
 
 @explain.command()

@@ -7,15 +7,29 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
+from penstock.cli.complaints import note
 from penstock.cli.group_offsets import export_offsets, import_offsets
+from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import PlaceType
 
 if TYPE_CHECKING:
     from penstock.client.admin import Admin
     from penstock.client.admin_results import GroupDescription
 
+# RocketMQ's names.
+WORDS = {
+    "CLUSTERING": "clustering: each message to one member",
+    "BROADCASTING": "broadcasting: each message to every member",
+    "CONSUME_PASSIVELY": "with a listener",
+    "CONSUME_ACTIVELY": "pulling",
+    "CONSUME_POP": "popping",
+    "CONSUME_FROM_FIRST_OFFSET": "new queues from the first message",
+    "CONSUME_FROM_LAST_OFFSET": "new queues from the last message",
+    "CONSUME_FROM_TIMESTAMP": "new queues from a time",
+}
 
-@click.group()
+
+@click.group(cls=CommandGroup)
 def group() -> None:
     """List, describe and reset consumer groups."""
 
@@ -43,7 +57,7 @@ def list_groups(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
         for name in names:
             click.echo(printable(name))
         if not names:
-            click.echo("no groups; a group is made by its first consumer", err=True)
+            note("no groups; a group is made by its first consumer")
 
 
 def _show_list(found: list[GroupDescription]) -> None:
@@ -69,21 +83,24 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return
     from rich.text import Text
 
-    from penstock.cli.console import name_text, output, plain_table, time_text
+    from penstock.cli.console import count_text, name_text, output, plain_table, time_text
     from penstock.cli.escaping import printable
 
     console = output()
     console.print(Text(printable(found.name), style="bold"))
-    state = ", ".join(filter(None, (found.message_model, found.consume_type, found.consume_from))).lower()
-    console.print(Text(printable(state) if found.is_online else "nobody is online"))
-    console.print(Text(f"lag {found.lag:,}, {found.consume_tps:,.1f} out/s, {found.retry_max_times} retries"))
+    words = (found.message_model, found.consume_type, found.consume_from)
+    state = ", ".join(WORDS.get(word, word.lower()) for word in words if word)
+    console.print(Text(printable(state) if found.is_online else "no member is online"))
+    lag, retries = count_text(found.lag, "message"), f"at most {count_text(found.retry_max_times, 'retry')}"
+    console.print(Text(f"lag {lag}, {found.consume_tps:,.1f} out/s, {retries} of a message"))
     for topic, expression in sorted(found.subscriptions.items()):
         console.print(Text(printable(f"subscribes to {topic}: {expression}", 400)))
     if found.members:
-        members = plain_table("Member", "Address", "Language", "Version")
+        members = plain_table("Member", "Address", "Language")
         for member in found.members:
-            texts = (printable(member.language), str(member.version))
-            members.add_row(name_text(member.client_id), name_text(member.address), *texts)
+            members.add_row(
+                name_text(member.client_id), printable(member.address), printable(member.language.lower())
+            )
         console.print()
         console.print(members)
     if found.progress:
@@ -98,14 +115,14 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
 
 
 def _describe(admin: Admin, name: str) -> GroupDescription:
-    """A group that nobody ever heard of is an error, not an empty one."""
+    """An unknown group is an error, not an empty one."""
     from penstock.errors import PenstockError, did_you_mean
 
     known = admin.list_groups(internal=True)
     if name not in known:
         raise PenstockError(
             f"there is no group {name}",
-            did_you_mean(name, known) or "`penstock group list` shows those there are",
+            did_you_mean(name, known) or "`penstock group list` shows the groups",
         )
     return admin.describe_group(name)
 
@@ -154,6 +171,7 @@ def group_json(found: GroupDescription) -> dict[str, object]:
         "group": found.name,
         "online": found.is_online,
         "lag": found.lag,
+        "lag_messages": found.lag,
         "consume_tps": found.consume_tps,
         "message_model": found.message_model,
         "consume_type": found.consume_type,

@@ -167,6 +167,7 @@ def _with_storage(
 
 def _show(report: MigrationReport, number: int, target: str, dry_run: bool, as_json: bool) -> None:
     from penstock.cli.clients import echo_json
+    from penstock.cli.complaints import note
     from penstock.cli.escaping import printable
 
     if as_json:
@@ -185,4 +186,4 @@ def _show(report: MigrationReport, number: int, target: str, dry_run: bool, as_j
         f"{report.copied:,} offsets {done} to {target} (broker {number}), {report.kept:,} are as far or further there"
     )
     for line in report.skipped:
-        click.echo(f"left out: {printable(line, 400)}", err=True)
+        note(f"left out: {printable(line, 400)}")

@@ -1,4 +1,5 @@
-"""A group of commands that are imported when they are called. For an unknown name it suggests the nearest one."""
+"""Groups of commands. Their help has the whole first sentence of each; a lazy group imports a command when it is
+called, and suggests the nearest one for an unknown name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,20 @@ import click
 from penstock.errors import did_you_mean
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
+    """A group whose help cuts off no sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        whole = command.help or "" if command is not None else ""
+        return " ".join(whole.partition("\n\n")[0].split())
+
+
+class LazyGroup(CommandGroup):
     """`lazy` has for each name: module, attribute, what the help of the group says."""
 
     lazy: ClassVar[Mapping[str, tuple[str, str, str]]]
@@ -26,9 +40,8 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         return command if isinstance(command, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.lazy[name][2]) for name in self.list_commands(ctx)])
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        return self.lazy[name][2]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

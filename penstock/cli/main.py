@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from penstock import __version__
-from penstock.cli.escaping import one_line
+from penstock.cli.complaints import complain
 from penstock.cli.lazy_group import LazyGroup
 from penstock.errors import PenstockError
 
@@ -32,8 +32,8 @@ COMMANDS = {
         "demo",
         "Send and receive, crash and recover, then a shop's orders through Spark, with figures.",
     ),
-    "dlq": ("penstock.cli.dlq", "dlq", "Look at dead letters, and send them again."),
-    "explain": ("penstock.cli.explain", "explain", "Say why things are as they are."),
+    "dlq": ("penstock.cli.dlq", "dlq", "List dead letters, and send them again."),
+    "explain": ("penstock.cli.explain", "explain", "Explain queue ownership and subscriptions."),
     "group": ("penstock.cli.group", "group", "List, describe and reset consumer groups."),
     "message": ("penstock.cli.message", "message", "Look up single messages."),
     "nameserver": ("penstock.cli.servers", "nameserver", "Run a name server."),
@@ -46,15 +46,19 @@ COMMANDS = {
     "push": (
         "penstock.cli.push",
         "push",
-        "List clients that brokers push to, and have parked deliveries go on.",
+        "List clients that brokers push to, and resume parked deliveries.",
     ),
     "set": (
         "penstock.cli.broker_sets",
         "broker_set",
-        "List and describe broker sets, have a master elected, forget brokers.",
+        "List and describe broker sets, elect a master, remove brokers.",
     ),
     "sql": ("penstock.cli.sql", "sql", "Query topics with SQL, the archive and the log together."),
-    "status": ("penstock.cli.status", "status", "Show the brokers of the cluster and how they are."),
+    "status": (
+        "penstock.cli.status",
+        "status",
+        "Show the servers of a cluster: up or down, load, lag, disk.",
+    ),
     "store": ("penstock.cli.store", "store", "Look into a store directory without changing it."),
     "topic": ("penstock.cli.topic", "topic", "Create, list, describe and delete topics."),
     "up": ("penstock.cli.servers", "up", "Run a name server and a broker in one process."),
@@ -116,7 +120,7 @@ def _keep_logs_quiet() -> None:
 
 
 def _refuse(message: str) -> int:
-    click.echo(f"penstock: {one_line(message)}", err=True)
+    complain(message)
     return EXIT_REFUSED
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, administering, client_options, echo_json
+from penstock.cli.complaints import complain
+from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import NumberType
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.received import ReceivedMessage
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def message() -> None:
     """Look up single messages."""
 
@@ -162,7 +164,6 @@ def waiting(topic: str, cluster: Cluster, as_json: bool) -> None:
 
 
 def _by_id(admin: Admin, message_id: str, topic: str) -> list[ReceivedMessage]:
-    from penstock.cli.escaping import one_line
     from penstock.errors import ClientError
 
     try:
@@ -170,7 +171,7 @@ def _by_id(admin: Admin, message_id: str, topic: str) -> list[ReceivedMessage]:
     except ClientError as error:
         if type(error) is not ClientError:  # a reason of its own: no route, closed
             raise
-        click.echo(f"penstock: {one_line(str(error))}", err=True)
+        complain(f"{error.message}; " + ("check the id" if topic else "check the id, or look in its --topic"))
         return []
 
 

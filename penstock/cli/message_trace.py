@@ -29,7 +29,12 @@ def record_json(record: TraceRecord) -> dict[str, object]:
 def show_trace(console: Console, records: Sequence[TraceRecord]) -> None:
     """A line for each thing that happened."""
     if not records:
-        console.print(Text("no traces: do its clients write them, and is it the producer's id?", style="dim"))
+        console.print(
+            Text(
+                "no traces: only clients with trace=True (enableMsgTrace) write them, under the producer's id",
+                style="dim",
+            )
+        )
         return
     table = plain_table("Time", "What", "Group", "Took", "Details", right=("Took",))
     for record in records:
@@ -37,7 +42,7 @@ def show_trace(console: Console, records: Sequence[TraceRecord]) -> None:
             time_text(record.time_ms),
             _what(record),
             name_text(record.group),
-            "-" if record.kind is TraceKind.SUB_BEFORE else f"{record.cost_ms:,} ms",
+            "-" if record.kind is TraceKind.SUB_BEFORE else f"{record.cost_ms / 1000:,.3f} s",
             Text(printable(_details(record), 400)),
         )
     console.print(table)

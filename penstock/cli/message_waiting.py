@@ -43,6 +43,7 @@ def show_waiting(console: Console, found: Sequence[TimersWaiting], topic: str) -
             total += count
     if total:
         console.print(table)
+        console.print()
     for item in found:
         parts = [
             f"{count:,} within {_SPANS[seconds]}"

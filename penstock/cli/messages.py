@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.console import WIDE, plain_table, print_json, time_text
+from penstock.cli.console import GAP, WIDE, plain_table, print_json, time_text
 from penstock.cli.escaping import body_text, printable
 from penstock.message import PropertyName, StoredMessage
 from penstock.store.inspection import DamagedRange
@@ -100,9 +100,9 @@ def _table(width: int, *, show_header: bool) -> Table:
     wide = width >= WIDE
     table = plain_table("Message", "Stored", *(("Tag, keys", "Body") if wide else ("Body; tag, keys",)))
     table.show_header = show_header
-    fixed = [26, 24, 24] if wide else [20, 24]
+    fixed = [26, 24, 24] if wide else [22, 24]
     for column, column_width in zip(
-        table.columns, [*fixed, width - sum(fixed) - 3 * len(fixed)], strict=True
+        table.columns, [*fixed, width - sum(fixed) - GAP * len(fixed)], strict=True
     ):
         column.width = max(column_width, 10)
     return table

@@ -86,7 +86,7 @@ class SpanType(IntParam):
         span = None if isinstance(value, int) else _AGO.fullmatch(str(value).strip())
         if span is None or span[3]:
             self.fail(
-                f"{str(value)[:_QUOTED_MAX]!r} is no span of time; write it as in 90s, 10m, 2h or 3d",
+                f"{str(value)[:_QUOTED_MAX]!r} is not a span of time; write it as in 90s, 10m, 2h or 3d",
                 param,
                 ctx,
             )
@@ -103,7 +103,7 @@ class MomentType(IntParam):
         moment = None if _AGO.fullmatch(text) else parse_time_ms(text)
         if moment is None:
             self.fail(
-                f"{text[:_QUOTED_MAX]!r} is no time; write it as in 2025-01-31T15:00, 2025-01-31T15:00:00Z or "
+                f"{text[:_QUOTED_MAX]!r} is not a time; write it as in 2025-01-31T15:00, 2025-01-31T15:00:00Z or "
                 "1738335600000",
                 param,
                 ctx,

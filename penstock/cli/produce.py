@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from penstock.cli.clients import Cluster, client_options, echo_json, reaching
+from penstock.cli.complaints import awaiting, note
 from penstock.cli.option_types import MomentType, NumberType, PairType, SpanType
 
 if TYPE_CHECKING:
@@ -80,9 +81,13 @@ def produce(
     handle by which it can be recalled if it has to wait.
     """
     if delay is not None and deliver_at is not None:
-        raise click.UsageError("Use either --delay or --deliver-at.")
+        raise click.UsageError("Use either --delay or --deliver-at.", click.get_current_context())
     if batch and (delay is not None or deliver_at is not None):
         raise click.UsageError("Messages that wait for their time cannot be sent with --batch.")
+    if by_key and not key:
+        raise click.UsageError("--by-key needs --key", click.get_current_context())
+    if by_key and queue_key:
+        raise click.UsageError("Use either --by-key or --queue-key.", click.get_current_context())
     from penstock.client.producer import Producer
 
     parts: dict[str, Any] = {"tag": tag, "keys": key, "properties": dict(properties)}
@@ -92,7 +97,7 @@ def produce(
         parts["deliver_at"] = deliver_at / 1000
     bodies = _Lines(sys.stdin.buffer)
     signing: Any = cluster.signing()
-    with reaching(cluster):
+    with reaching(is_signed=bool(signing)):
         producer = Producer(
             cluster.address,
             "penstock-cli",
@@ -105,15 +110,17 @@ def produce(
             durability=durability or "",
             idempotent=idempotent,
         )
+        with awaiting(f"waiting for {cluster.address}"):
+            producer.start()
         with producer, _progress(as_json) as told:
             work = _Sending(producer, as_json, told)
             if batch:
                 work.run(_batches(producer, topic, bodies, batch, queue_key, parts))
             else:
                 work.run(producer.send_async(topic, body, queue_key=queue_key, **parts) for body in bodies)
-    work.summarise(topic, bodies.left_out, as_json)
-    if work.failure is not None:
-        raise work.failure
+        work.summarise(topic, bodies.left_out, as_json)
+        if work.failure is not None:
+            raise work.failure
     return 0
 
 
@@ -124,7 +131,7 @@ class _Lines:
         self._stream = stream
         self.left_out = 0
         if stream.isatty():
-            click.echo("Every line is a message; Ctrl-D ends.", err=True)
+            note("Every line is a message; Ctrl-D ends.")
 
     def __iter__(self) -> Iterator[bytes]:
         # A line without an end must not fill the memory: a part of it is too large for a message as well.
@@ -196,12 +203,13 @@ class _Sending:
         self._told(self.sent)
 
     def summarise(self, topic: str, left_out: int, as_json: bool) -> None:
+        from penstock.cli.console import count_text
         from penstock.cli.escaping import one_line
 
         seconds = max(time.perf_counter() - self._started, 0.000_001)
         text = f"{self.sent:,} sent to {topic} in {seconds:.2f} s, {int(self.sent / seconds):,} messages/s"
         if left_out:
-            text += f"; {left_out:,} empty lines left out"
+            text += f"; {count_text(left_out, 'empty line')} left out"
         if self.weak:
             text += f"; {self.weak:,} of them less safe than configured: see --json"
         click.echo(one_line(text), err=as_json)

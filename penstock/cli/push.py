@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, administering, client_options, echo_json
+from penstock.cli.complaints import complain, note
+from penstock.cli.lazy_group import CommandGroup
 
 if TYPE_CHECKING:
-    from penstock.protocol.bodies.push import PushListBody, PushResumed
+    from penstock.protocol.bodies.push import PushListBody, PushResumed, PushSubscriptionInfo
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def push() -> None:
-    """List clients that brokers push to, and have parked deliveries go on."""
+    """List clients that brokers push to, and resume parked deliveries."""
 
 
 @push.command("list")
 @click.option("--group", default="", help="Only the subscriptions of this group.")
 @client_options
 def list_clients(group: str, cluster: Cluster, as_json: bool) -> None:
-    """List the clients: their state, their subscriptions, what is unanswered, what is parked, and since when."""
+    """List the clients: states, subscriptions, unanswered and parked messages."""
     with administering(cluster) as admin:
         found = admin.push_clients(group)
     if as_json:
@@ -29,70 +31,90 @@ def list_clients(group: str, cluster: Cluster, as_json: bool) -> None:
     elif any(body.clients for body in found.values()):
         _show(found)
     else:
-        click.echo('nobody is pushed to; a consumer asks for it with delivery="push"', err=True)
+        note('no client is pushed to; a consumer asks for it with delivery="push"')
 
 
 def _show(found: dict[str, PushListBody]) -> None:
-    from penstock.cli.console import name_text, output, plain_table
+    from rich.text import Text
+
+    from penstock.cli.console import count_text, name_text, output, plain_table
     from penstock.cli.escaping import printable
 
+    console = output()
     numbers = ("Queue", "Sent", "Done", "Window", "Unanswered", "Since")
-    table = plain_table(
-        *("Client", "Broker", "State", "Group", "Topic", "Queue", "Delivery"), *numbers[1:], right=numbers
-    )
     left_off = 0
     for broker, body in found.items():
         left_off += body.left_off
         for client in body.clients:
-            who = (name_text(client.name), name_text(broker))
-            how = printable(f"{client.state} {_seconds(client.since_ms)}")
-            if not client.subscriptions:
-                table.add_row(*who, how, *[""] * 9)
-            for task in client.subscriptions:
-                figures = (
+            head = f"{client.name} at {broker}: {client.state} for {_seconds(client.since_ms)}"
+            console.print(Text(printable(head), style="bold"))
+            table = plain_table("Group", "Topic", "Queue", "Delivery", *numbers[1:], right=numbers)
+            for task in sorted(client.subscriptions, key=_task_place):
+                table.add_row(
+                    *(
+                        name_text(task.group),
+                        name_text(task.topic),
+                        str(task.queue_id),
+                        printable(task.state),
+                    ),
                     *(f"{task.sent_offset:,}", f"{task.done_offset:,}", f"{task.window_messages:,}"),
                     *(f"{task.unanswered:,}", _seconds(task.since_ms)),
                 )
-                place = (name_text(task.group), name_text(task.topic), str(task.queue_id))
-                table.add_row(*who, how, *place, printable(task.state), *figures)
-    output().print(table)
+            if client.subscriptions:
+                console.print(table)
+            console.print()
     late = sum(body.timeout_queue for body in found.values())
     parked = sum(body.dead_letter_queue for body in found.values())
     click.echo(f"{late} in the timeout queue, {parked} parked")
     if left_off:
-        click.echo(f"{left_off} subscriptions are not shown; name a --group", err=True)
+        note(f"{count_text(left_off, 'subscription')} not shown; name a --group")
 
 
 @push.command()
-@click.option("--client", default="", help="The client whose deliveries are to go on.")
-@click.option("--group", default="", help="The group whose deliveries are to go on.")
+@click.option("--client", default="", help="Resume deliveries to this client.")
+@click.option("--group", default="", help="Resume deliveries to this group.")
 @client_options
 def resume(client: str, group: str, cluster: Cluster, as_json: bool) -> int:
-    """Have deliveries go on that are parked or held: of a client, of a group, or of a client in a group."""
+    """Resume parked or held deliveries: of a client, of a group, or of a client in a group."""
     if not client and not group:
         raise click.UsageError("name a --client or a --group", click.get_current_context())
     with administering(cluster) as admin:
         found = admin.resume_push(group, client)
-    tasks = [(broker, task) for broker, several in found.items() for task in several]
+    tasks = [
+        (broker, task)
+        for broker, several in found.items()
+        for task in sorted(several, key=lambda task: (task.client, _task_place(task)))
+    ]
     if as_json:
         echo_json([{"broker": broker, **task.to_json()} for broker, task in tasks])
     elif tasks:
         _show_resumed(tasks)
     else:
-        click.echo("penstock: nothing is pushed to them; `penstock push list` shows who there is", err=True)
+        complain("nothing is pushed to them; `penstock push list` shows the clients")
     return 0 if tasks else EXIT_NOT_FOUND
 
 
+def _task_place(task: PushSubscriptionInfo | PushResumed) -> tuple[str, str, int]:
+    return task.group, task.topic, task.queue_id
+
+
 def _show_resumed(tasks: list[tuple[str, PushResumed]]) -> None:
+    from itertools import groupby
+
+    from rich.text import Text
+
     from penstock.cli.console import name_text, output, plain_table
     from penstock.cli.escaping import printable
 
-    table = plain_table("Client", "Broker", "Group", "Topic", "Queue", "Was", "Now", right=("Queue",))
-    for broker, task in tasks:
-        row: list[Any] = [name_text(task.client), name_text(broker), name_text(task.group)]
-        now = f"goes on at {task.offset:,}" if task.goes_on else task.reason
-        table.add_row(*row, name_text(task.topic), str(task.queue_id), task.was, printable(now))
-    output().print(table)
+    console = output()
+    for (broker, client), several in groupby(tasks, key=lambda item: (item[0], item[1].client)):
+        console.print(Text(printable(f"{client} at {broker}"), style="bold"))
+        table = plain_table("Group", "Topic", "Queue", "Was", "Now", right=("Queue",))
+        for _, task in several:
+            now = f"sending from {task.offset:,}" if task.goes_on else task.reason
+            place = (name_text(task.group), name_text(task.topic), str(task.queue_id))
+            table.add_row(*place, task.was, Text(printable(now)))
+        console.print(table)
 
 
 def _seconds(age_ms: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,8 +215,8 @@ def _run_node(
     as_json: bool,
     advertise: str | None = None,
 ) -> int:
+    from penstock.cli.complaints import complain
     from penstock.cli.descriptors import fit, raise_limit
-    from penstock.cli.escaping import one_line
     from penstock.cli.logs import log_to_stderr
     from penstock.cli.node import Node, NodeOptions
     from penstock.cli.serving import serve
@@ -234,7 +235,7 @@ def _run_node(
     options = replace(options, remoting=remoting, store=store or options.store)
     log_to_stderr(options.process.log_level)
     for warning in [*configuration.warnings, *warnings]:
-        click.echo(f"penstock: {one_line(warning)}", err=True)
+        complain(warning)
     node = Node(options)
     return serve(node, lambda: _say_ready(command, node, as_json), options.process.stop_timeout_ms)
 
@@ -277,5 +278,8 @@ def _say_ready(command: str, node: Node, as_json: bool) -> None:
             "metadata": "metadata",
             "data": "data",
         }
-        parts = [f"{label} {facts[name]}" for name, label in labels.items() if name in facts]
-        click.echo(one_line(f"penstock {command} is ready: {', '.join(parts)}"))
+        parts = [one_line(f"{label} {facts[name]}") for name, label in labels.items() if name in facts]
+        if sys.stdout.isatty():
+            click.echo("\n  ".join([f"penstock {command} is ready; Ctrl-C stops it", *parts]))
+        else:
+            click.echo(f"penstock {command} is ready: {', '.join(parts)}")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.clients import echo_json
-from penstock.cli.escaping import body_text, one_line, printable
+from penstock.cli.clients import echo_json, reaching
+from penstock.cli.complaints import awaiting, note
+from penstock.cli.escaping import body_text, printable
 from penstock.cli.option_types import NumberType
 from penstock.cli.pipeline_options import Job, pipeline_options
 from penstock.cli.pipeline_steps import TimeType
@@ -30,11 +31,13 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
+    from rich.text import Text
 
     from penstock.spark.pipelines.sql import Places, TableInfo, TopicTables
 
 ROWS_SHOWN = 1_000
 CELL_MAX = 400
+UNBROKEN_MAX = 40
 EXIT_LEFT_OUT = 1
 
 
@@ -83,13 +86,17 @@ def sql(
     except ModuleNotFoundError as error:
         raise needs_extra(error) from error
     if as_csv and job.as_json:
-        raise click.UsageError("--csv and --json cannot both be", click.get_current_context())
+        raise click.UsageError("Use either --csv or --json.", click.get_current_context())
     if archive_only and not archive:
         raise click.UsageError("--archive-only needs --archive", click.get_current_context())
     given = job.nameserver if not (store or archive_only) else ""
     places = Places(given, archive, store, str(as_of) if as_of is not None else "", access=job.access)
     if query is None:
-        _list(TopicTables(None, places), job.as_json, as_csv)
+        with reaching(), awaiting(f"waiting for {given}"):
+            found = TopicTables(None, places).info()
+        if not found:
+            note("no topics; `penstock status` shows whether the brokers are up")
+        _list(found, job.as_json, as_csv)
         return 0
     with job.spark("sql") as spark, _gap_table(spark, on_gap) as (gaps, table):
         tables = TopicTables(spark, replace(places, on_gap=gaps, gap_table=table))
@@ -125,8 +132,8 @@ def _run(
     else:
         _print_table(frame, limit or ROWS_SHOWN)
     notes = [*tables.notes, *_gaps(tables.places)]
-    for note in notes:
-        click.echo(one_line(note), err=True)
+    for text in notes:
+        note(text)
     return len(notes)
 
 
@@ -155,15 +162,14 @@ def _gaps(places: Places) -> list[str]:
     ]
 
 
-def _list(tables: TopicTables, as_json: bool, as_csv: bool) -> None:
-    found: list[TableInfo] = tables.info()
+def _list(found: Sequence[TableInfo], as_json: bool, as_csv: bool) -> None:
     rows = [(info.topic, info.queues, info.archived, info.live) for info in found]
     names = ("topic", "queues", "archived", "live")
     if as_json:
         _print_json(names, rows)
     elif as_csv:
         _print_csv(names, rows)
-    else:
+    elif rows:
         from penstock.cli.console import name_text, output, plain_table
 
         table = plain_table("Topic", "Queues", "Archived", "Live", right=("Queues", "Archived", "Live"))
@@ -176,8 +182,6 @@ def _list(tables: TopicTables, as_json: bool, as_csv: bool) -> None:
 
 
 def _print_table(frame: DataFrame, limit: int) -> None:
-    from rich.text import Text
-
     from penstock.cli.console import output, plain_table
 
     rows = list(in_utc(frame, frame.limit(limit + 1).collect()))
@@ -186,10 +190,19 @@ def _print_table(frame: DataFrame, limit: int) -> None:
     right = [printable(name) for name, kind in kinds.items() if kind in numbers]
     table = plain_table(*(printable(name) for name in frame.columns), right=right)
     for row in rows[:limit]:
-        table.add_row(*(Text(printable(cell_text(value), CELL_MAX)) for value in row))
+        table.add_row(*(_cell(value) for value in row))
     output().print(table)
     if len(rows) > limit:
-        click.echo(f"the first {limit:,} rows; --limit shows more, --csv and --json all", err=True)
+        note(f"the first {limit:,} rows; --limit shows more, --csv and --json all")
+
+
+def _cell(value: Any) -> str | Text:
+    """Texts may be broken into lines, everything else and what looks like an id may not."""
+    from rich.text import Text
+
+    text = printable(cell_text(value), CELL_MAX)
+    is_text = isinstance(value, str | bytes | bytearray | dict | list | tuple)
+    return Text(text) if is_text and (" " in text or len(text) > UNBROKEN_MAX) else text
 
 
 def in_utc(frame: DataFrame, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:

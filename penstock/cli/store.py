@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.complaints import complain
+from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import NumberType, SizeType
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def is_in_use(directory: Path) -> bool:
         os.close(descriptor)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def store() -> None:
     """Look into a store directory without changing it.
 
@@ -139,7 +141,7 @@ def dump(
             damaged = messages.show_messages(console.output(), islice(rows, limit))
     if damaged:
         places = console.count_text(damaged, "damaged place")
-        click.echo(f"penstock: {places}; see `penstock store verify`", err=True)
+        complain(f"{places}; see `penstock store verify`")
     return EXIT_DAMAGE if damaged else 0
 
 

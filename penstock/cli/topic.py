@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
+from penstock.cli.clients import Cluster, administering, check_brokers, client_options, confirm, echo_json
+from penstock.cli.complaints import note
+from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import NumberType
 from penstock.errors import PenstockError, RouteNotFoundError
 
@@ -18,7 +20,7 @@ PERMISSIONS = {"read-write": 6, "read": 4, "write": 2}
 PERMISSION_NAMES = {number: name for name, number in PERMISSIONS.items()}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Create, list, describe and delete topics."""
 
@@ -48,17 +50,22 @@ def create(
     as_json: bool,
 ) -> None:
     """Create the topic NAME on every broker."""
+    if shrink and not update:
+        raise click.UsageError("--shrink needs --update", click.get_current_context())
     with administering(cluster) as admin:
         if not update and _exists(admin, name):
-            raise PenstockError(f"topic {name} is there already", "add --update to change it")
+            raise PenstockError(f"topic {name} exists already", "add --update to change it")
         admin.create_topic(name, queues, permission=PERMISSIONS[permission], cluster=at, shrink=shrink)
         found = admin.describe_topic(name)
     if as_json:
         echo_json(topic_json(found))
     else:
+        from penstock.cli.console import count_text
         from penstock.cli.escaping import one_line
 
-        click.echo(one_line(f"topic {name}: {len(found.queues)} queues on {', '.join(found.brokers)}"))
+        click.echo(
+            one_line(f"topic {name}: {count_text(len(found.queues), 'queue')} on {', '.join(found.brokers)}")
+        )
 
 
 def _exists(admin: Admin, name: str) -> bool:
@@ -78,6 +85,8 @@ def list_topics(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
     """List the topics."""
     with administering(cluster) as admin:
         names = admin.list_topics(internal=internal)
+        if not names:
+            check_brokers(admin)
         found = [_described(admin, name) for name in names] if details else []
     if as_json:
         echo_json([topic_json(item) for item in found if item] if details else names)
@@ -89,7 +98,7 @@ def list_topics(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
         for name in names:
             click.echo(printable(name))
         if not names:
-            click.echo("no topics; `penstock topic create NAME` makes one", err=True)
+            note("no topics; `penstock topic create NAME` makes one")
 
 
 def _described(admin: Admin, name: str) -> TopicDescription | None:
@@ -128,7 +137,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         return
     from rich.text import Text
 
-    from penstock.cli.console import name_text, output, plain_table, time_text
+    from penstock.cli.console import count_text, name_text, output, plain_table, time_text
     from penstock.cli.escaping import printable
 
     console = output()
@@ -136,7 +145,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     for broker, address in found.brokers.items():
         allowed = PERMISSION_NAMES.get(found.permissions.get(broker, 0), "none")
         console.print(Text(printable(f"broker {broker} at {address}, {allowed}")))
-    console.print(Text(f"{found.messages:,} messages, {found.put_tps:,.1f} in/s"))
+    console.print(Text(f"{count_text(found.messages, 'message')}, {found.put_tps:,.1f} in/s"))
     console.print(Text(printable(f"groups {', '.join(groups) or 'none'}")))
     console.print()
     numbers = ("Queue", "From", "To", "Messages")

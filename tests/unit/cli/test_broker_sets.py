@@ -62,7 +62,7 @@ def test_sets_are_listed_described_and_given_another_master() -> None:
                     code, text = await run(
                         "clean", "broker-a", "--broker", "1", "--living", "--yes", *at_leader
                     )
-                    assert (code, text) == (0, "forgotten: broker 1\n")
+                    assert (code, text) == (0, "removed: broker 1\n")
                 code, text = await run("list", "--json", *at_leader)
                 assert json.loads(text)["broker-a"]["syncStateSet"] == [2]
 

@@ -49,7 +49,7 @@ def test_a_group_goes_on_where_it_was(run: Commands) -> None:
     assert sum(item["committed"] for item in described["queues"] if item["topic"] == "shared") == 100
     assert run.json("group", "list") == ["readers"]
     assert "readers" in run.ok("group", "list", "--details")
-    assert "nobody is online" in run.ok("group", "describe", "readers")
+    assert "no member is online" in run.ok("group", "describe", "readers")
 
 
 def test_from_moves_a_group(run: Commands) -> None:

@@ -52,7 +52,7 @@ def test_show_tells_single_ones(run: Commands) -> None:
     assert "order 3" in shown
     assert "order 4" not in shown
     assert run("dlq", "show", "g", "--until", "1h").exit_code == 1
-    assert "no time" in run.refused("dlq", "show", "g", "--since", "yesterday")
+    assert "not a time" in run.refused("dlq", "show", "g", "--since", "yesterday")
 
 
 def test_redrive_names_what_is_meant_and_tells_each(run: Commands) -> None:

@@ -35,7 +35,7 @@ def test_listing_and_resuming() -> None:
         run = Commands(server.address)
         one = Pushed(Bench(server.broker_address))  # type: ignore[arg-type]
         try:
-            assert "nobody is pushed to" in (await asyncio.to_thread(run, "push", "list")).stderr
+            assert "no client is pushed to" in (await asyncio.to_thread(run, "push", "list")).stderr
             for number in range(3):
                 await one.client.send(body=b"%d" % number)
             one.answers = False
@@ -58,7 +58,7 @@ def test_listing_and_resuming() -> None:
             [resumed] = await asyncio.to_thread(run.json, "push", "resume", "--client", "client@1")
             assert (resumed["was"], resumed["goesOn"], resumed["offset"]) == ("parked", True, 0)
             await until(lambda: one.bodies == [b"0", b"1", b"2"])
-            assert "goes on at 3" in await asyncio.to_thread(run.ok, "push", "resume", "--group", "g")
+            assert "sending from 3" in await asyncio.to_thread(run.ok, "push", "resume", "--group", "g")
             # Nobody to resume, and nobody named.
             missing = await asyncio.to_thread(run, "push", "resume", "--group", "none")
             assert (missing.exit_code, missing.stdout) == (1, "")
