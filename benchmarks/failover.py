@@ -22,8 +22,8 @@ from pathlib import Path
 import penstock
 from penstock.client.results import SendResult
 from penstock.runtime import SeededEntropy
-from tests.fault.broker_set import BrokerSet
 from tests.fault.test_failover import TOPIC, Sends, consume_all, ready
+from tests.support.broker_set import BrokerSet
 
 RATE_S = 1.0
 RATE_ROUNDS = 6

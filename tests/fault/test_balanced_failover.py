@@ -21,8 +21,8 @@ from typing import NamedTuple
 import pytest
 
 import penstock
-from tests.fault.broker_set import BrokerSet, broker_set
 from tests.fault.test_failover import Sends
+from tests.support.broker_set import BrokerSet, broker_set
 from tests.support.server_processes import options
 from tests.waiting import until_done, wait_until
 

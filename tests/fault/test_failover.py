@@ -25,7 +25,7 @@ from penstock.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from tests.effort import by_length
-from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
+from tests.support.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.support.server_processes import ServerProcess
 from tests.waiting import DEADLINE_S, until_done, wait_until
 

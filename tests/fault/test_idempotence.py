@@ -14,9 +14,9 @@ from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command, encode_frame
 from penstock.protocol.headers import SendMessageRequestHeader
-from tests.fault.broker_set import raw
 from tests.fault.test_failover import TOPIC, ready
 from tests.fault.test_transaction_failover import read_all
+from tests.support.broker_set import raw
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_processes import broker, name_server, wait_known
 from tests.waiting import DEADLINE_S, wait_until

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.errors import ConnectError
-from tests.fault.broker_set import broker_set
+from tests.support.broker_set import broker_set
 from tests.waiting import wait_until
 
 KEYS = [f"k{number}" for number in range(24)]

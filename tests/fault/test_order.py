@@ -17,8 +17,8 @@ import pytest
 
 import penstock
 from penstock.client.received import ReceivedMessage
-from tests.fault.broker_set import broker_set
 from tests.fault.order_checks import Delivery, check_order, swapped
+from tests.support.broker_set import broker_set
 from tests.support.server_processes import cluster
 from tests.waiting import wait_until
 

@@ -14,7 +14,7 @@ from penstock.metadata.request_mode_table import RequestMode, RequestModeConfig
 from penstock.protocol.bodies.pop import SetMessageRequestModeRequestBody
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.fault.broker_set import BrokerSet, broker_set, raw
+from tests.support.broker_set import BrokerSet, broker_set, raw
 from tests.waiting import DEADLINE_S, until_done
 
 TOPIC, GROUP = "orders", "poppers"

@@ -15,8 +15,8 @@ from penstock.errors import ConnectError, PenstockError
 from penstock.protocol.bodies.statistics import TopicStatsTable
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.fault.test_staged_publication import QUEUES, ROWS, TOPIC, items
+from tests.support.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.support.server_processes import ServerProcess, broker, wait_known
 from tests.waiting import until_done, wait_until
 

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock.client.received import ReceivedMessage
 from penstock.errors import PenstockError
-from tests.fault.broker_set import broker_set
+from tests.support.broker_set import broker_set
 from tests.support.server_processes import ROOT, cluster, wait_known
 from tests.waiting import wait_until
 

@@ -25,7 +25,7 @@ from penstock.remoting import RemotingClient, TlsOptions
 from penstock.runtime import Runtime
 from penstock.security import Credentials, SigningHook
 from tests.fault import broker_set as sets
-from tests.fault.broker_set import BrokerSet, broker_set
+from tests.support.broker_set import BrokerSet, broker_set
 from tests.support.staging_pair import TOPIC, items
 
 SECRET, ADMIN_SECRET = "app-secret-do-not-tell", "admin-secret-do-not-tell"

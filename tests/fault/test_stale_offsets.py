@@ -12,8 +12,8 @@ from penstock.errors import PenstockError
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import QueryConsumerOffsetRequestHeader
-from tests.fault.broker_set import raw
 from tests.fault.test_failover import GROUP, TOPIC, commit, committed_soon, ready
+from tests.support.broker_set import raw
 from tests.support.server_processes import ServerProcess
 from tests.waiting import wait_until
 

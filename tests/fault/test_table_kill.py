@@ -11,7 +11,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
 from tests.effort import by_length
-from tests.fault.broker_set import raw
+from tests.support.broker_set import raw
 from tests.support.server_processes import ServerProcess, broker, options
 
 LIVES = by_length(3, 30)

@@ -16,7 +16,7 @@ from penstock.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionDa
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.testing.zookeeper import ZooKeeperEnsemble, why_unavailable, zookeeper_servers
-from tests.fault.broker_set import NAME, BrokerSet, broker_set, raw
+from tests.support.broker_set import NAME, BrokerSet, broker_set, raw
 from tests.support.server_processes import ServerProcess
 
 LEAF = f"{broker_id_of_set('DefaultCluster', NAME)}-0"

@@ -20,8 +20,8 @@ from penstock.errors import PenstockError
 from penstock.protocol.bodies.controller import ReplicasInfo
 from penstock.testing.reserved_port import ReservedPort
 from penstock.testing.zookeeper import ZooKeeperEnsemble, zookeeper_servers
-from tests.fault.broker_set import NAME, BrokerSet
 from tests.fault.cluster.pace import BEAT_MS, MASTER_LEASE_MS, SESSION_MS, TICK_MS
+from tests.support.broker_set import NAME, BrokerSet
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_processes import ServerProcess, broker, name_server, options
 
