@@ -9,12 +9,17 @@ the first test (`tests/conftest.py`), so that no test counts as the one that lea
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
+import pty
 import runpy
 import signal
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Callable, Mapping
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,8 +27,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = [
     "penstock.broker.broker",
+    "penstock.cli.console",
+    "penstock.__main__",
     "penstock.cli.main",
     "penstock.cli.servers",
+    "penstock.client.admin",
+    "penstock.client.consumer",
+    "penstock.client.producer",
     "penstock.coordinator.server",
     "penstock.nameserver.server",
     "penstock.testing.embedded",
@@ -35,6 +45,7 @@ PRELOADED = [
 ]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+STREAMS = (0, 1, 2)
 
 
 def begin() -> None:
@@ -48,15 +59,40 @@ def _run(
     module: str, arguments: tuple[str, ...], environment: dict[str, str], out: Connection, log: str
 ) -> None:
     """In the new process: become `python -m module arguments`."""
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(ROOT)
     os.dup2(out.fileno(), 1)
     out.close()
     if log:
         errors = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(errors, 2)
         os.close(errors)
+    _become(module, arguments, environment, ROOT)
+
+
+def _run_in_terminal(
+    module: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    folder: Path,
+    terminal: Connection,
+    streams: dict[int, Connection],
+) -> None:
+    """The same with a controlling terminal, which stands for the standard streams that are not given."""
+    os.setsid()
+    fcntl.ioctl(terminal.fileno(), termios.TIOCSCTTY, 0)
+    for number in STREAMS:
+        os.dup2(streams.get(number, terminal).fileno(), number)
+    for connection in (terminal, *streams.values()):
+        connection.close()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.stdin = open(0)  # noqa: SIM115
+    _become(module, arguments, environment, folder)
+
+
+def _become(module: str, arguments: tuple[str, ...], environment: dict[str, str], folder: Path) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
     sys.stdout = open(1, "w")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1)  # noqa: SIM115
     sys.modules.pop(module, None)
@@ -64,20 +100,23 @@ def _run(
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-class ForkedProcess:
-    """A running process, with the methods of `subprocess.Popen` that the tests need; `out` is its standard output."""
+class _Child:
+    """A running process, with the methods of `subprocess.Popen` that the tests need. `given` are closed once the
+    process has them."""
 
-    def __init__(self, module: str, *arguments: str, log: Path | None = None) -> None:
-        self._reading, writing = _CONTEXT.Pipe(duplex=False)
-        values = (module, arguments, dict(os.environ), writing, str(log or ""))
-        self._process = _CONTEXT.Process(target=_run, args=values, name=module, daemon=True)
+    def __init__(
+        self, target: Callable[..., None], values: tuple[object, ...], reading: Connection, *given: Connection
+    ) -> None:
+        self._reading = reading
+        self._process = _CONTEXT.Process(target=target, args=values, name=str(values[0]), daemon=True)
         try:
             self._process.start()
         except BaseException:
             self._reading.close()
             raise
         finally:
-            writing.close()
+            for connection in given:
+                connection.close()
         pid = self._process.pid
         assert pid is not None
         self.pid = pid
@@ -85,7 +124,7 @@ class ForkedProcess:
 
     @property
     def out(self) -> int:
-        """The descriptor to read its standard output from."""
+        """The descriptor to read its output from; of a terminal, also to type on."""
         return self._reading.fileno()
 
     def poll(self) -> int | None:
@@ -118,3 +157,34 @@ class ForkedProcess:
         self.wait()
         self._process.close()
         self._reading.close()
+
+
+class ForkedProcess(_Child):
+    """`python -m module arguments`; its standard output is a pipe, its standard error a file."""
+
+    def __init__(self, module: str, *arguments: str, log: Path | None = None) -> None:
+        reading, writing = _CONTEXT.Pipe(duplex=False)
+        super().__init__(
+            _run, (module, arguments, dict(os.environ), writing, str(log or "")), reading, writing
+        )
+
+
+class TerminalProcess(_Child):
+    """The same in a terminal of this many rows and columns. `streams` replaces standard streams by copies of other
+    descriptors."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        folder: Path,
+        size: tuple[int, int],
+        streams: Mapping[int, int],
+    ) -> None:
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        terminal = Connection(its)
+        others = {number: Connection(os.dup(one)) for number, one in streams.items()}
+        values = (module, arguments, dict(environment), folder, terminal, others)
+        super().__init__(_run_in_terminal, values, Connection(ours), terminal, *others.values())
