@@ -153,8 +153,10 @@ compatibility: $(DEPS_STAMP) ## Write the tables of docs/compatibility.md and do
 	@$(PY) -m scripts.compatibility
 
 .PHONY: screens
-screens: $(DEPS_STAMP) ## Write the help of every command into the file that tests compare with
+screens: setup ## Write what every command shows on a terminal, and its help, into the files that tests compare with
 	@$(PY) -m tests.unit.cli.test_help
+	@PENSTOCK_SCREENS=write PENSTOCK_LONG=1 PENSTOCK_EXPECT=compiled $(PYTEST) -q tests/unit/cli/test_screens.py
+	@$(PY) -m scripts.docs_screens
 
 .PHONY: constraints
 constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt and requirements.lock

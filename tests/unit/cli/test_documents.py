@@ -13,6 +13,7 @@ from penstock.cli import config, rocketmq_config
 from penstock.cli.config import SECTIONS, Configuration
 from penstock.cli.main import root
 from penstock.testing import broker
+from scripts.docs_screens import with_screens
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -66,6 +67,13 @@ def test_commands_are_shown_with_their_options(page: str, path: str) -> None:
     assert known >= COMMON[page]
     for option in COMMON[page]:
         assert f"`{option}" in text
+
+
+def test_screens_on_the_pages_are_those_that_the_commands_show() -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in DOCS.glob("**/*.md")}
+    assert sum("<!-- screens: " in text for text in pages.values()) > 0
+    for path, text in pages.items():
+        assert text == with_screens(text), f"{path.name}: run: make screens"
 
 
 def test_every_command_is_on_a_page() -> None:
