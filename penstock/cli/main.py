@@ -74,6 +74,16 @@ class RootGroup(LazyGroup):
 
     lazy = COMMANDS
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The help and the version are printed here; click would end with 1 where their reader is gone."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            _drop_output()
+            raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Output that nobody reads any more ends the command, also if that shows only at the last flush."""
         if not HELP_FLAGS.intersection(ctx.args):

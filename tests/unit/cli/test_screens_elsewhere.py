@@ -91,7 +91,7 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
     write_store(tmp_path / "store")
     printing = by_length(1, len(PRINTING))
     with node(tmp_path) as address:
-        for line in ["consume orders", *PRINTING[:printing]]:
+        for line in ["consume orders", "--help", *PRINTING[:printing]]:
             reading, writing = os.pipe()
             os.close(reading)
             with os.fdopen(writing, "wb") as output:
