@@ -23,6 +23,8 @@ SLICE_MINUTES ?= 8
 # What `make quick` takes for changed: a package of penstock/, or everything since a revision (default: main).
 ROOM ?=
 BASE ?=
+# For which Pythons `make wheel` builds; without it, for the one of .venv.
+PYTHONS ?=
 # More options for pytest: make test ARGS='-k recovery -x'
 ARGS ?=
 
@@ -43,6 +45,7 @@ HOT_STAMP := $(VENV)/.stamp-hot-$(HOT_FORM)
 JAVA_STAMP := $(VENV)/.stamp-java
 SPARK_STAMP := $(VENV)/.stamp-spark
 BYTECODE_STAMP := $(VENV)/.stamp-bytecode
+RELEASE_STAMP := $(VENV)/.stamp-release
 
 MYPY_EXTRA := $(wildcard benchmarks)
 
@@ -162,6 +165,10 @@ screens: setup ## Write what every command shows on a terminal, and its help, in
 constraints: $(DEPS_STAMP) ## Resolve all dependencies anew and rewrite constraints.txt and requirements.lock
 	@$(PY) scripts/pin_constraints.py
 
+.PHONY: wheel
+wheel: $(DEPS_STAMP) $(RELEASE_STAMP) ## Build source archive and wheels of what is committed into dist/: PYTHONS="python3.12 ..."
+	@$(PY) -m scripts.wheels $(PYTHONS)
+
 .PHONY: sbom
 sbom: $(DEPS_STAMP) ## Write the list of components of a release, CycloneDX, into dist/
 	@$(PY) -m scripts.sbom dist/penstock-$$($(PY) -c 'import penstock; print(penstock.__version__)').cdx.json
@@ -204,13 +211,18 @@ $(DEPS_STAMP): pyproject.toml requirements.lock $(VENV_STAMP)
 	@PENSTOCK_PURE=1 $(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(RELEASE_STAMP): release.lock $(DEPS_STAMP)
+	@echo '== tools of a release, as locked in release.lock'
+	@$(INSTALL) --require-hashes --no-deps --only-binary :all: -r release.lock
+	@touch $@
+
 # Without a compiler the rest still works, so this step warns, keeps no stamp, and is tried again next time. An
 # error in a hot source itself ends the run: only the compiler is optional.
 $(HOT_STAMP): setup.py $(HOT_SOURCES) $(DEPS_STAMP)
 	@echo '== hot modules ($(HOT_FORM))'
 	@rm -f $(VENV)/.stamp-hot-*
 	@scripts/ensure-compiler $(PY) || true
-	@env -u PENSTOCK_PURE $(PY) setup.py --quiet build_ext --inplace --parallel 2
+	@env -u PENSTOCK_PURE $(PY) setup.py --quiet build_ext --inplace
 	@if env -u PENSTOCK_PURE $(PY) -c 'import sys, penstock._hot; sys.exit(penstock._hot.form() != "compiled")'; then \
 	    touch $@; \
 	else \

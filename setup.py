@@ -15,12 +15,16 @@ Environment:
                        see what goes through pointers: `make asan`, in a folder of its own
 
 What Cython generates goes to build/, never beside the sources; `build_ext --inplace` and an editable install
-put only the finished .so there.
+put only the finished .so there. Modules are translated and compiled side by side, one for each core.
+
+The description that a package index shows is the first screen of README.md.
 """
 
 import ast
 import os
+import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ PURE = is_set("PENSTOCK_PURE")
 TRACE = is_set("PENSTOCK_TRACE")
 BOUNDS = is_set("PENSTOCK_BOUNDS") or TRACE
 ASAN = is_set("PENSTOCK_ASAN")
+CORES = os.cpu_count() or 1
 # One tree of build products per form, so that going from one to another never takes up the other's objects.
 BUILD_BASE = "build/asan" if ASAN else "build/trace" if TRACE else "build/bounds" if BOUNDS else "build"
 # -g0 undoes the -g that Python was itself built with: ten times the size for no reader. Python's -fwrapv would hide
@@ -57,26 +62,31 @@ def hot_sources() -> list[Path]:
 
 def hot_extensions() -> list[Extension]:
     sources = [] if PURE else hot_sources()
-    if not sources:
-        return []
-    try:
-        from Cython.Build import cythonize
-    except ImportError:
+    if sources and find_spec("Cython") is None:
         print("penstock: Cython is not installed, the hot modules stay uncompiled", file=sys.stderr)
         return []
     headers = sorted(str(path) for path in HOT.glob("*.pxd"))
-    extensions: list[Extension] = cythonize(
-        [
-            Extension(
-                f"penstock._hot.{path.stem}",
-                [str(path)],
-                depends=headers,
-                extra_compile_args=(ASAN_ARGS if ASAN else RELEASE_ARGS) if os.name == "posix" else [],
-                extra_link_args=[SANITIZERS] if ASAN else [],
-                define_macros=[("CYTHON_TRACE", "1")] if TRACE else [],
-            )
-            for path in sources
-        ],
+    return [
+        Extension(
+            f"penstock._hot.{path.stem}",
+            [str(path)],
+            depends=headers,
+            extra_compile_args=(ASAN_ARGS if ASAN else RELEASE_ARGS) if os.name == "posix" else [],
+            extra_link_args=[SANITIZERS] if ASAN else [],
+            define_macros=[("CYTHON_TRACE", "1")] if TRACE else [],
+            optional=not ASAN,
+        )
+        for path in sources
+    ]
+
+
+def translated(extensions: list[Extension]) -> dict[str, list[str]]:
+    """The C sources of each extension, which Cython writes."""
+    from Cython.Build import cythonize
+
+    made = cythonize(
+        extensions,
+        nthreads=CORES,
         build_dir=f"{BUILD_BASE}/cython",
         compiler_directives={
             "language_level": "3",
@@ -89,10 +99,7 @@ def hot_extensions() -> list[Extension]:
             "wraparound": False,
         },
     )
-    for extension in extensions:
-        # cythonize() makes new Extension objects and loses `optional`, so it is set on its result.
-        extension.optional = not ASAN
-    return extensions
+    return {extension.name: extension.sources for extension in made}
 
 
 class BuildHotModules(build_ext):
@@ -105,12 +112,22 @@ class BuildHotModules(build_ext):
 
     def run(self) -> None:
         self.failed = False
+        if self.extensions:
+            sources = translated(self.extensions)
+            for extension in self.extensions:
+                extension.sources = sources[extension.name]
         super().run()
         if self.failed:
             for extension in self.extensions:
                 name = Path(self.get_ext_filename(extension.name)).name
                 for folder in (HOT, Path(self.build_lib) / HOT):
                     (folder / name).unlink(missing_ok=True)
+            print(
+                "penstock: no C compiler, or it failed: the hot modules stay uncompiled. Everything works, several "
+                "times slower. For the compiled form install a C compiler and the headers of Python, then penstock "
+                "again.",
+                file=sys.stderr,
+            )
 
     def build_extension(self, ext: Any) -> None:
         try:
@@ -120,8 +137,19 @@ class BuildHotModules(build_ext):
             raise  # To setuptools, which warns and goes on, since every extension is optional.
 
 
-setup(
-    ext_modules=hot_extensions(),
-    cmdclass={"build_ext": BuildHotModules},
-    options={"build": {"build_base": BUILD_BASE}},
-)
+def description() -> str:
+    """The first screen of README.md, without what leads nowhere on another site: pictures and relative links."""
+    text = Path("README.md").read_text(encoding="utf-8").partition("<!-- first screen: end -->")[0]
+    text = re.sub(r"^!\[.*\n+", "", text, flags=re.M)
+    return re.sub(r"\[([^\]]+)\]\((?!https://)[^)]+\)", r"\1", text)
+
+
+# Processes that Cython starts may import this file again.
+if __name__ == "__main__":
+    setup(
+        ext_modules=hot_extensions(),
+        cmdclass={"build_ext": BuildHotModules},
+        long_description=description(),
+        long_description_content_type="text/markdown",
+        options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
+    )

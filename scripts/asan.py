@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 def build() -> None:
     """Compile what changed."""
     subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "build_ext", "--parallel", "2", "--build-lib", str(MODULES)],
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(MODULES)],
         cwd=ROOT,
         env={**os.environ, "PENSTOCK_ASAN": "1"},
         check=True,

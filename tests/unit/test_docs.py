@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
+    ),
     *sorted(DOCS.rglob("*.md")),
 ]
 PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -222,9 +225,14 @@ def test_check_mode_fails_on_a_stale_page(tmp_path: Path, capsys: pytest.Capture
     assert "make docs-config" in capsys.readouterr().err
 
 
-def test_readme_begins_with_the_two_commands() -> None:
-    lines = text_of(ROOT / "README.md").splitlines()
-    commands = [line.split()[:2] for line in lines[:6] if line.startswith("make ")]
+def first_screen() -> str:
+    """What a newcomer sees first, and a package index shows."""
+    return text_of(ROOT / "README.md").partition("<!-- first screen: end -->")[0]
+
+
+def test_first_screen_has_the_two_commands() -> None:
+    section = first_screen().partition("## The two commands")[2].partition("\n## ")[0]
+    commands = [line.split()[:2] for line in section.splitlines() if line.startswith("make ")]
     assert commands == [["make", "demo"], ["make", "test"]]
 
 
