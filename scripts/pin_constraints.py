@@ -1,9 +1,11 @@
-"""Writes constraints.txt, one pinned version of everything, and requirements.lock, the same with hashes.
+"""Writes constraints.txt, one pinned version of everything, and two lock files with hashes.
+
+requirements.lock is what `make setup` installs, release.lock what only the extra `release` adds.
 
 Run by `make constraints`. pip resolves the project with all its extras and the build tools in one go, without
 installing anything; the pins are what it would have installed. The hashes are those that the package index publishes
 for every wheel and source archive of a pinned release, so the lock holds for each platform and version of Python that
-the release supports. Neither file says where a package comes from.
+the release supports. No file says where a package comes from.
 
 `pin_constraints.py --hashes-only` keeps the versions and reads the hashes again.
 """
@@ -36,7 +38,9 @@ from packaging.utils import (
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-CONSTRAINTS, LOCK = ROOT / "constraints.txt", ROOT / "requirements.lock"
+CONSTRAINTS, LOCK, RELEASE_LOCK = (
+    ROOT / name for name in ("constraints.txt", "requirements.lock", "release.lock")
+)
 CONSTRAINTS_HEADER = """\
 # One version of everything that Penstock, its build and its extras install, directly or not.
 # For `pip install -c constraints.txt`; a constraint installs nothing by itself.
@@ -44,8 +48,8 @@ CONSTRAINTS_HEADER = """\
 # Do not edit by hand: change the ranges in pyproject.toml and run it again. No addresses belong here.
 """
 LOCK_HEADER = """\
-# The releases of constraints.txt with the SHA-256 of their files: wheels of all platforms and the source archive.
-# `make` installs with `pip install --require-hashes --no-deps -r requirements.lock`: pip refuses any other file.
+# Releases of constraints.txt with the SHA-256 of their files: wheels of all platforms and the source archive.
+# `make` installs with `pip install --require-hashes --no-deps -r {name}`: pip refuses any other file.
 # Written by `make constraints` (scripts/pin_constraints.py). Do not edit by hand. No addresses belong here.
 """
 SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
@@ -64,7 +68,7 @@ ENVIRONMENTS = tuple(
         "implementation_version": f"{version}.0",
         "sys_platform": platform,
     }
-    for version in ("3.11", "3.12", "3.13")
+    for version in ("3.11", "3.12", "3.13", "3.14")
     for system, platform, machine in (
         ("Linux", "linux", "x86_64"),
         ("Linux", "linux", "aarch64"),
@@ -76,11 +80,16 @@ ENVIRONMENTS = tuple(
 # -- versions ------------------------------------------------------------------------------------------------
 
 
-def wanted_requirements() -> list[str]:
-    """Every requirement that pyproject.toml names, of the build, of the core and of each extra."""
+def wanted_requirements(left_out: str = "") -> list[str]:
+    """Every requirement that pyproject.toml names, of the build, of the core and of each extra but one."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = config["project"]
-    extras = [requirement for group in project["optional-dependencies"].values() for requirement in group]
+    extras = [
+        requirement
+        for extra, group in project["optional-dependencies"].items()
+        if extra != left_out
+        for requirement in group
+    ]
     return [*config["build-system"]["requires"], *project["dependencies"], *extras]
 
 
@@ -193,17 +202,36 @@ def lock_lines(pins: dict[str, str], limits: dict[str, str]) -> Iterator[str]:
             )
 
 
+def pinned_in(lock: Path) -> set[str]:
+    """The names in a lock file."""
+    return set(re.findall(r"(?m)^([a-z0-9-]+)==", lock.read_text(encoding="utf-8")))
+
+
 def main(arguments: list[str]) -> None:
     wanted = wanted_requirements()
-    pins = read_pins() if arguments == ["--hashes-only"] else resolve(wanted)
+    if arguments == ["--hashes-only"]:
+        pins = read_pins()
+        set_up = pinned_in(LOCK)
+    else:
+        pins = resolve(wanted)
+        set_up = {*resolve(wanted_requirements(left_out="release"))}
     unpinned = missing(pins)
     if unpinned:
         raise SystemExit("\n  ".join(["these are needed on a supported platform and not pinned:", *unpinned]))
-    lock = LOCK_HEADER + "".join(f"{line}\n" for line in lock_lines(pins, markers(wanted)))
     lines = [f"{name}=={version}\n" for name, version in sorted(pins.items())]
+    locks = {
+        LOCK: {name: version for name, version in pins.items() if name in set_up},
+        RELEASE_LOCK: {name: version for name, version in pins.items() if name not in set_up},
+    }
+    texts = {
+        path: LOCK_HEADER.format(name=path.name)
+        + "".join(f"{line}\n" for line in lock_lines(part, markers(wanted)))
+        for path, part in locks.items()
+    }
     CONSTRAINTS.write_text(CONSTRAINTS_HEADER + "".join(lines), encoding="utf-8")
-    LOCK.write_text(lock, encoding="utf-8")
-    print(f"constraints.txt and requirements.lock: {len(pins)} pins, {lock.count('--hash=')} hashes")
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.name}: {len(locks[path])} pins, {text.count('--hash=')} hashes")
 
 
 if __name__ == "__main__":

