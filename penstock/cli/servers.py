@@ -234,10 +234,22 @@ def _run_node(
     remoting, store, warnings = fit(raise_limit(), options.remoting, store)
     options = replace(options, remoting=remoting, store=store or options.store)
     log_to_stderr(options.process.log_level)
-    for warning in [*configuration.warnings, *warnings]:
+    for warning in [*configuration.warnings, *warnings, *_uncompiled()]:
         complain(warning)
     node = Node(options)
     return serve(node, lambda: _say_ready(command, node, as_json), options.process.stop_timeout_ms)
+
+
+def _uncompiled() -> list[str]:
+    """A warning if the installation found no compiler. PENSTOCK_PURE=1 asks for this form."""
+    from penstock import _hot
+
+    if os.environ.get("PENSTOCK_PURE") == "1" or _hot.form() == "compiled":
+        return []
+    return [
+        "the hot modules are not compiled: everything works, but several times slower; install a C compiler and the "
+        "headers of Python and then penstock again, or a wheel for this version of Python"
+    ]
 
 
 def _configure(
