@@ -47,7 +47,7 @@ SPARK_STAMP := $(VENV)/.stamp-spark
 BYTECODE_STAMP := $(VENV)/.stamp-bytecode
 RELEASE_STAMP := $(VENV)/.stamp-release
 
-MYPY_EXTRA := $(wildcard benchmarks)
+MYPY_EXTRA := $(wildcard benchmarks examples)
 
 .PHONY: help
 help: ## Print this list

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -27,6 +28,7 @@ PAGES = [
         for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
     ),
     *sorted(DOCS.rglob("*.md")),
+    ROOT / "examples" / "README.md",
 ]
 PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 each_page = pytest.mark.parametrize("page", PAGES, ids=PAGE_NAMES)
@@ -223,6 +225,34 @@ def test_check_mode_fails_on_a_stale_page(tmp_path: Path, capsys: pytest.Capture
     page.write_text(text_of(page) + "x", "utf-8")
     assert docs_config.main(["--check", str(page)]) == 1
     assert "make docs-config" in capsys.readouterr().err
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours `#rrggbb` can be told apart (WCAG 2: 4.5 for text)."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((light(one), light(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_picture_is_ours_and_can_be_read_on_light_and_dark_pages() -> None:
+    """No picture, font or script of others; text stands out from its box in both schemes."""
+    picture = text_of(DOCS / "overview.svg")
+    tree = ElementTree.fromstring(picture)
+    assert not re.search(r"href|url\((?!#)|@import|<script|data:", picture)
+    light, dark = picture.split("@media (prefers-color-scheme: dark)")
+    for scheme in (light, dark):
+        colours = dict(re.findall(r"\.(\w+) \{ (?:fill|stroke): (#\w{6})", scheme))
+        assert {*colours} == {"panel", "box", "own", "name", "note", "line", "tip"}
+        for text in ("name", "note"):
+            assert min(contrast(colours[text], colours[box]) for box in ("panel", "box", "own")) >= 7
+        assert contrast(colours["line"], colours["panel"]) >= 4.5
+    assert tree.get("role") == "img"
+    assert tree.find("{http://www.w3.org/2000/svg}title") is not None
 
 
 def first_screen() -> str:

@@ -4,8 +4,8 @@
     ```sh not-run    is parsed only: it needs other machines, clients that run, or an end by Ctrl-C
     ```text          output, or a synopsis
 
-Ports are replaced by reserved ones. Servers stay until a later block starts others. Blocks that start Spark, or more than
-three servers, run in the long variant.
+Ports are replaced by reserved ones. Servers stay until a later block starts others. Blocks that start Spark, or more
+than three servers, run in the long variant.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ The short variant builds the archive, and from it a wheel without compiled modul
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -25,6 +23,7 @@ from packaging.utils import parse_wheel_filename
 import penstock
 from scripts import wheels
 from tests.effort import LONG
+from tests.support.node_process import node_process
 
 ROOT = wheels.ROOT
 TIME = 1_767_323_045
@@ -171,27 +170,12 @@ def try_out(empty: Empty, form: str) -> str:
     where = empty.run("python", "-c", "import penstock, sys; print(penstock.__file__); print(*sys.path)")
     assert where.splitlines()[0] == str(empty.site / "penstock" / "__init__.py")
     assert str(ROOT) not in where
-    node = subprocess.Popen(
-        [empty.folder / "bin" / "penstock", "up", "--json", "--port", "0", "--nameserver-port", "0"],
-        cwd=empty.folder,
-        env={**ORDINARY, "PENSTOCK_BROKER_VIP_LISTENER": "false"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert node.stdout is not None
-        line = node.stdout.readline()
-        assert line, node.communicate()[1]
-        address = json.loads(line)["nameserver"]
+    environment = {**ORDINARY, "PENSTOCK_BROKER_VIP_LISTENER": "false"}
+    with node_process(empty.folder / "bin" / "penstock", empty.folder, environment) as node:
         patient = ("--timeout", "30000")  # on a busy machine
-        empty.run("penstock", "produce", "orders", *patient, text="hello\n", nameserver=address)
-        assert empty.run("penstock", "consume", "orders", *patient, nameserver=address) == "hello\n"
-    finally:
-        node.send_signal(signal.SIGTERM)
-        said = node.communicate()[1]
-    assert node.returncode == 0, said
-    return said
+        empty.run("penstock", "produce", "orders", *patient, text="hello\n", nameserver=node.address)
+        assert empty.run("penstock", "consume", "orders", *patient, nameserver=node.address) == "hello\n"
+    return node.said
 
 
 def test_an_archive_runs_where_nothing_else_is(archive: Path, empty: Empty) -> None:
