@@ -61,8 +61,14 @@ class RemotingClient:
         if attempt is None:
             attempt = asyncio.ensure_future(self._connect(address))
             self._connecting[address] = attempt
-            attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
+            attempt.add_done_callback(lambda ended: self._attempted(address, ended))
         return await asyncio.shield(attempt)
+
+    def _attempted(self, address: str, attempt: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not attempt.cancelled():
+            # If all its callers were cancelled, asyncio would print an error that is not retrieved.
+            attempt.exception()
 
     async def _connect(self, address: str) -> Connection:
         host, port = split_address(address)
