@@ -229,7 +229,7 @@ def test_blocks_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long(only=True)
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "name", [name for name in BLOCKS if any(one.runs and not one.runs_short for one in BLOCKS[name])]
 )
