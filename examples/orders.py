@@ -37,7 +37,7 @@ def main() -> None:
 
     with (
         penstock.Producer(NAMESERVER, group="shop") as producer,
-        penstock.Consumer(NAMESERVER, group=group, start_from="first", listener=pay) as consumer,
+        penstock.Consumer(NAMESERVER, group=group, start_from="first", listener=pay, threads=1) as consumer,
     ):
         for order in ORDERS:
             producer.send(topic, json.dumps(order).encode(), keys=f"order-{order['id']}")
