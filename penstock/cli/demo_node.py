@@ -101,7 +101,7 @@ def _send(address: str, count: int, title: Say, say: Say) -> set[str]:
     ids: set[str] = set()
     with Admin(address) as admin:
         admin.create_topic(TOPIC, 4)  # else the first send would pay for it
-    with Producer(address, batch_size=512) as producer:
+    with Producer(address) as producer:
         waits = []
         for number in range(single):
             started = time.perf_counter()

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 10_000
 LINE_BYTES_MAX = 64 << 20
-AUTOMATIC_BATCH = 512
 UNANSWERED_MAX = 8_192
 DURABILITIES = ("memory", "flushed", "replicated")
 
@@ -106,7 +105,6 @@ def produce(
             send_timeout_ms=cluster.timeout_ms,
             call_timeout_ms=cluster.timeout_ms,
             partition_by_key=by_key,
-            batch_size=0 if batch else AUTOMATIC_BATCH,
             durability=durability or "",
             idempotent=idempotent,
         )

@@ -436,7 +436,7 @@ class AsyncProducer:
         return self._delivery
 
     def _offer(self, delivery: Delivery, item: Outgoing) -> bool:
-        return delivery.inbox.put(item) if self.options.batching else delivery.accept(item)
+        return delivery.accept(item)
 
     async def _admit(self, delivery: Delivery, item: Outgoing) -> None:
         if not self._offer(delivery, item):

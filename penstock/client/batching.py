@@ -5,19 +5,23 @@
     batch     records, one after the other
 
 Rules: a batch has one topic, one queue and one demand for durability. Messages without a key share a lane per
-topic, whose batches take turns through the queues, several under way at a time. Messages with a key, or with a
-queue given, have a lane per queue with one batch under way, so that their order survives a retry. What arrives
-while a lane is busy goes into its next batch. Messages that may not be in a batch (packed, delayed) travel
-alone, in their lane's order.
+topic, whose parcels take turns through the queues, several under way at a time. Messages with a key, or with a
+queue given, have a lane per queue with one parcel under way, so that their order survives a retry. Messages that
+may not be in a batch (packed, delayed) travel alone, in their lane's order.
+
+A message leaves at once while its lane has few parcels under way. What arrives while more are under way is
+gathered, as in Nagle's algorithm, into an open batch. That leaves with the next answer, or seals itself: when it is
+full, or was open for `GATHER_MS`. Sealed parcels leave while few messages of the lane are under way, so that a
+broker that does not answer holds up no message that another broker could store.
 
 Lanes take turns, and no more parcels are under way than brokers can answer in time: the rest waits here, where
-no timeout runs. How long messages are gathered is decided in `inbox.py`. Owned by the event loop.
+no timeout runs. How long messages linger before that is decided in `inbox.py`. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from penstock._hot.decode import encode_items as encode_batch
@@ -31,6 +35,8 @@ LaneKey = tuple[str, MessageQueue | None, str, bool]
 _IN_FLIGHT_MAX = 1024
 # The same in bytes; one parcel is under way whatever its size. Two of the largest messages fit.
 _IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+# For so long at most an open batch waits for an answer, while few messages of its lane are under way.
+GATHER_MS = 1
 
 
 class Parcel:
@@ -99,15 +105,21 @@ class Lane:
         "in_flight_max",
         "is_listed",
         "key",
+        "messages",
+        "messages_max",
         "open",
         "open_ms",
         "open_size",
         "sealed",
     )
 
-    def __init__(self, key: LaneKey, in_flight_max: int) -> None:
+    def __init__(self, key: LaneKey, in_flight_max: int, messages_max: int = 0) -> None:
         self.key = key
+        # Parcels under way up to which anything may leave, and messages up to which sealed parcels may.
         self.in_flight_max = in_flight_max
+        self.messages_max = messages_max
+        # Messages under way.
+        self.messages = 0
         self.open: list[Outgoing] = []
         self.open_size = 0
         # When the first message of the open batch was left.
@@ -128,11 +140,33 @@ class Lane:
 
     @property
     def may_send(self) -> bool:
-        return bool(self.sealed or self.open) and len(self.in_flight) < self.in_flight_max
+        if len(self.in_flight) < self.in_flight_max:
+            return bool(self.sealed or self.open)
+        return bool(self.sealed) and self.messages < self.messages_max
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether an open batch could leave if it were sealed."""
+        return bool(self.open) and not self.sealed and self.messages < self.messages_max
 
     @property
     def is_idle(self) -> bool:
         return not self.open and not self.sealed and not self.in_flight
+
+
+def when_all(parcels: list[Parcel], calls: Sequence[Callable[[], object]]) -> None:
+    """Make calls when all of these parcels are finished."""
+    left = len(parcels)
+
+    def one_done() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            for call in calls:
+                call()
+
+    for parcel in parcels:
+        parcel.when_done.append(one_done)
 
 
 class Accumulator:
@@ -144,6 +178,7 @@ class Accumulator:
         bytes_max: int,
         in_flight_max: int,
         *,
+        sends_in_flight_max: int = 0,
         whole_in_flight_max: int = 256,
         total_max: int = _IN_FLIGHT_MAX,
         total_bytes_max: int = _IN_FLIGHT_BYTES_MAX,
@@ -151,6 +186,7 @@ class Accumulator:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._in_flight_max = in_flight_max
+        self._sends_in_flight_max = sends_in_flight_max
         self._whole_in_flight_max = whole_in_flight_max
         self._total_max = total_max
         self._total_bytes_max = total_bytes_max
@@ -160,6 +196,8 @@ class Accumulator:
         self._lanes: dict[LaneKey, Lane] = {}
         # Lanes that have something to send and may; each sends one parcel, then the next has its turn.
         self._listed: deque[Lane] = deque()
+        # Lanes whose open batch waits for an answer, and need not wait for long.
+        self._gathering: dict[Lane, None] = {}
 
     def add(
         self,
@@ -203,14 +241,23 @@ class Accumulator:
     def _lane(self, key: LaneKey) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            most = self._whole_in_flight_max if key[3] else self._in_flight_max
-            lane = self._lanes[key] = Lane(key, most if key[1] is None else 1)
+            if key[1] is not None:
+                lane = Lane(key, 1)
+            elif key[3]:
+                lane = Lane(key, self._whole_in_flight_max)
+            else:
+                lane = Lane(key, self._in_flight_max, self._sends_in_flight_max)
+            self._lanes[key] = lane
         return lane
 
     def _list(self, lane: Lane) -> None:
-        if not lane.is_listed and lane.may_send:
+        if lane.is_listed:
+            return
+        if lane.may_send:
             lane.is_listed = True
             self._listed.append(lane)
+        elif lane.is_gathering:
+            self._gathering[lane] = None
 
     def ready(self) -> list[Parcel]:
         """Parcels to be sent now; each is under way until `finished`."""
@@ -226,6 +273,7 @@ class Accumulator:
                     break
                 parcel = lane.sealed.popleft()
                 lane.in_flight[parcel] = None
+                lane.messages += len(parcel.items)
                 self.in_flight += 1
                 self.in_flight_bytes += size
                 parcels.append(parcel)
@@ -240,6 +288,7 @@ class Accumulator:
         if lane is not None:
             if parcel in lane.in_flight:
                 del lane.in_flight[parcel]
+                lane.messages -= len(parcel.items)
                 self.in_flight -= 1
                 self.in_flight_bytes -= parcel.size
             if lane.is_idle:
@@ -248,6 +297,35 @@ class Accumulator:
                 self._list(lane)
         for call in parcel.when_done:
             call()
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether `seal_gathered` has to be called in a moment."""
+        return bool(self._gathering)
+
+    def seal_gathered(self, now_ms: int) -> None:
+        """Have batches leave that were open for long enough."""
+        lanes, self._gathering = self._gathering, {}
+        for lane in lanes:
+            if lane.is_gathering and now_ms - lane.open_ms >= GATHER_MS:
+                lane.seal()
+            self._list(lane)
+
+    def halve(self, parcel: Parcel) -> None:
+        """Put the messages of a batch back where it was, as two parcels: a broker refused them together."""
+        lane = parcel.lane
+        assert lane is not None
+        middle = len(parcel.items) // 2
+        halves = []
+        for first, items in ((0, parcel.items[:middle]), (middle, parcel.items[middle:])):
+            half = Parcel(items, sum([item.size for item in items]), lane, left_ms=parcel.left_ms)
+            if parcel.sequence >= 0:
+                half.sequence = parcel.sequence + first
+            halves.append(half)
+        when_all(halves, parcel.when_done)
+        parcel.when_done = []
+        lane.sealed.extendleft(reversed(halves))
+        self.finished(parcel)
 
     def take_back(self, lane: Lane, left_until_ms: int | None = None) -> list[Parcel]:
         """Parcels of a lane that were not sent, and now never are: all, or those left up to a time."""

@@ -3,20 +3,19 @@
     program -> Room -> Composer -> Inbox -> Accumulator -> Sender -> broker
     broker  -> Sender -> futures and callbacks of the program
 
-Rules: room and inbox are the only things that other threads touch. Without batching every message is a parcel of
-its own, and keeps its lane's order if it has a key. Keyed messages of a topic whose route is not known yet wait
-for it, in order. A message's timeouts begin when it leaves its lane for a broker. If no broker answers a lane for
-as long as all attempts of a send may take, what has waited there as long fails unsent. A failure that nobody
-waits for is kept for the next `flush`.
+Rules: room and inbox are the only things that other threads touch. A message is sent in the caller's stack if
+nothing is in its way. Messages of a topic whose route is not known yet wait for it, in order. A batch that a broker
+refuses as illegal is sent again in halves, so that no message fails because of another. A message's timeouts begin
+when it leaves its lane for a broker. If no broker answers a lane for as long as all attempts of a send may take,
+what has waited there as long fails unsent. A failure that nobody waits for is kept for the next `flush`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from penstock.client.batching import Accumulator, Lane, Parcel
+from penstock.client.batching import GATHER_MS, Accumulator, Lane, Parcel, when_all
 from penstock.client.inbox import Inbox
 from penstock.client.instance import ClientInstance
 from penstock.client.options import ProducerOptions
@@ -26,6 +25,7 @@ from penstock.client.room import Room
 from penstock.client.sender import Sender, complete
 from penstock.client.tracing import Tracing
 from penstock.errors import ClientClosedError, ConnectError, PenstockError, SendFailedError
+from penstock.protocol.codes import ResponseCode
 
 
 class Delivery:
@@ -41,7 +41,11 @@ class Delivery:
         self.clock = instance.runtime.clock
         self._options = options
         messages_max = options.batch_messages_max if options.batching else 1
-        in_flight_max = options.batches_in_flight if options.batching else options.sends_in_flight
+        in_flight_max = options.sends_in_flight
+        if options.batching:
+            in_flight_max = min(in_flight_max, options.batches_in_flight)
+        # Up to so many parcels under way, messages need not be gathered.
+        self._at_once_max = 0 if options.linger_ms and options.batching else in_flight_max
         loop = asyncio.get_running_loop()
         self.room = Room(options, loop, call_soon)
         self.inbox = Inbox(
@@ -49,13 +53,17 @@ class Delivery:
             self.room,
             loop=loop,
             call_soon=call_soon,
-            linger_ms=options.linger_ms,
+            linger_ms=options.linger_ms if options.batching else 0,
             messages_max=messages_max,
             bytes_max=options.batch_bytes,
         )
         self.sender = Sender(instance, options, self._finished)
         self._lanes = Accumulator(
-            messages_max, options.batch_bytes, in_flight_max, whole_in_flight_max=options.sends_in_flight
+            messages_max,
+            options.batch_bytes,
+            in_flight_max,
+            sends_in_flight_max=options.sends_in_flight,
+            whole_in_flight_max=options.sends_in_flight,
         )
         # As long as every attempt of a send may take.
         self._silence_ms = options.send_timeout_ms * (1 + options.retries)
@@ -65,13 +73,17 @@ class Delivery:
         self._untold_count = 0
         self._is_pumping = False
         self._is_closed = False
+        self._loop = loop
+        self._gathered: asyncio.TimerHandle | None = None
         # Told of every message that was sent, if the producer is traced.
         self.tracing: Tracing | None = None
 
     # -- in --------------------------------------------------------------------------------------------------
 
     def accept(self, item: Outgoing) -> bool:
-        """Send a message at once, past the inbox; False if there is no room for it."""
+        """Send a message, past the inbox if nothing is in its way; False if there is no room for it."""
+        if self.inbox.has_items or self._lanes.in_flight >= self._at_once_max:
+            return self.inbox.put(item)
         if not self.inbox.reserve(item.size):
             return False
         self._take([item])
@@ -86,19 +98,20 @@ class Delivery:
 
     def _take(self, items: list[Outgoing]) -> int:
         """Messages from the inbox; how many parcels they became."""
-        if any(item.queue_key for item in items):
+        knows = self.sender.knows_route
+        if any(item.queue_key for item in items) or not all(map(knows, {item.topic for item in items})):
             items = self._set_aside(items)
         self._lanes.add(items, self.sender.known_queue, self.clock.monotonic_ms())
         return self._pump()
 
     def _set_aside(self, items: list[Outgoing]) -> list[Outgoing]:
-        """Keep back what needs a route to know its lane, and everything behind it; the rest goes on."""
+        """Keep back what has no route yet, or none that leads to its queue, and everything behind it."""
         going: list[Outgoing] = []
         for item in items:
             waiting = self._routeless.get(item.topic)
             if waiting is not None:
                 waiting.append(item)
-            elif item.queue_key and item.queue is None and self.sender.known_queue(item) is None:
+            elif self._needs_route(item):
                 self._routeless[item.topic] = [item]
                 task = asyncio.ensure_future(self._find_route(item.topic))
                 self._tasks.add(task)
@@ -107,23 +120,30 @@ class Delivery:
                 going.append(item)
         return going
 
+    def _needs_route(self, item: Outgoing) -> bool:
+        if not item.queue_key or item.queue is not None:
+            return not self.sender.knows_route(item.topic)
+        return self.sender.known_queue(item) is None
+
     async def _find_route(self, topic: str) -> None:
-        failure: PenstockError | None = None
+        failure: PenstockError | None = None  # of every message
+        absence: PenstockError | None = None  # of those whose key has to find a queue
         try:
-            route = await self.sender.route(topic)
-            if not route.publish_queues:
-                failure = ConnectError(f"no queue of topic {topic!r} can be written to")
-        except PenstockError as error:
-            failure = error
+            if not (await self.sender.route(topic)).publish_queues:
+                absence = ConnectError(f"no queue of topic {topic!r} can be written to")
+        except PenstockError as caught:
+            failure = caught
         except asyncio.CancelledError:
             failure = ClientClosedError("the producer was closed", "flush it first")
-        items = self._routeless.pop(topic)
-        if failure is None:
-            self._lanes.add(items, self.sender.known_queue, self.clock.monotonic_ms())
-            self._pump()
-            return
-        for item in items:
-            self._finished(Parcel([item], item.size), None, failure)
+        going: list[Outgoing] = []
+        for item in self._routeless.pop(topic):
+            error = failure or (absence if item.queue_key and item.queue is None else None)
+            if error is None:
+                going.append(item)
+            else:
+                self._finished(Parcel([item], item.size), None, error)
+        self._lanes.add(going, self.sender.known_queue, self.clock.monotonic_ms())
+        self._pump()
 
     def _pump(self) -> int:
         """Send what may be sent. A send may end at once and free its lane again: no recursion, one more turn."""
@@ -138,7 +158,14 @@ class Delivery:
                     self.sender.post(parcel)
         finally:
             self._is_pumping = False
+        if self._lanes.is_gathering and self._gathered is None and not self._is_closed:
+            self._gathered = self._loop.call_later(GATHER_MS / 1000, self._send_gathered)
         return count
+
+    def _send_gathered(self) -> None:
+        self._gathered = None
+        self._lanes.seal_gathered(self.clock.monotonic_ms())
+        self._pump()
 
     def post_together(self, items: list[Outgoing]) -> asyncio.Future[Sequence[SendResult]]:
         """Send messages that may share a frame, apart from those of the inbox. Their room is reserved."""
@@ -151,15 +178,29 @@ class Delivery:
     # -- out -------------------------------------------------------------------------------------------------
 
     def _finished(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
-        self._end(parcel, result, error)
-        if error is not None and parcel.lane is not None:
-            self._end_unanswered(parcel.lane)
+        if error is not None and self._may_halve(parcel, error):
+            self._lanes.halve(parcel)
+        else:
+            self._end(parcel, result, error)
+            if error is not None and parcel.lane is not None:
+                self._end_unanswered(parcel.lane)
         self._pump()
+
+    def _may_halve(self, parcel: Parcel, error: PenstockError) -> bool:
+        """Whether a batch was gathered here and a broker refused something in it, or its size: nothing is stored."""
+        return (
+            parcel.is_batch
+            and parcel.future is None
+            and not self._is_closed
+            and isinstance(error, SendFailedError)
+            and error.code == ResponseCode.MESSAGE_ILLEGAL
+        )
 
     def _end(self, parcel: Parcel, result: SendResult | None, error: PenstockError | None) -> None:
         self.room.release(parcel.size, len(parcel.items))
         if self.tracing is not None:
-            self.tracing.sent(parcel, result, error, self.clock.monotonic_ms() - parcel.began_ms)
+            now_ms = self.clock.monotonic_ms()
+            self.tracing.sent(parcel, result, error, now_ms - (parcel.began_ms or now_ms))
         untold = complete(parcel, result, error)
         if untold:
             self._untold = self._untold or error
@@ -187,19 +228,10 @@ class Delivery:
             await asyncio.wait(list(self._tasks))
         parcels = self._lanes.unfinished()
         if parcels:
-            done: Any = asyncio.get_running_loop().create_future()
-            left = len(parcels)
-
-            def one_done() -> None:
-                nonlocal left
-                left -= 1
-                if left == 0 and not done.done():
-                    done.set_result(None)
-
-            for parcel in parcels:
-                parcel.when_done.append(one_done)
+            done = asyncio.Event()
+            when_all(parcels, [done.set])
             self._pump()
-            await done
+            await done.wait()
         error, self._untold = self._untold, None
         count, self._untold_count = self._untold_count, 0
         if error is not None:
@@ -212,6 +244,8 @@ class Delivery:
         self.inbox.close()
         self.inbox.drain()
         self._is_closed = True
+        if self._gathered is not None:
+            self._gathered.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -70,6 +70,11 @@ class Inbox:
         if wake is not None:
             self._call_soon(wake)
 
+    @property
+    def has_items(self) -> bool:
+        """Whether messages lie here, which later ones must not overtake."""
+        return bool(self._items)
+
     def _append(self, item: Outgoing) -> Callable[[], None] | None:
         self._items.append(item)
         self._items_bytes += item.size

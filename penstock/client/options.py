@@ -147,19 +147,20 @@ class ProducerOptions:
     compress_over_bytes: int = 4096
     # Effort of zlib and zstd, 1 to 9.
     compression_level: int = 5
-    # How long a message waits for others that go to the same topic. Above 0, sends travel in batches.
+    # How long every message waits for others that go to the same topic. 0: a message leaves at once, unless
+    # batches_in_flight requests of its topic are under way; then it leaves with the next answer, or after 1 ms.
     linger_ms: int = 0
-    # Messages in a batch at most. Above 1, sends travel in batches even without lingering: whatever came together
-    # while the last batches were under way. 0: batches only if linger_ms is set, of 1024 messages at most.
+    # Messages in a batch at most. Messages that are sent while others are under way travel in batches. 1: each
+    # message is a request of its own. 0: 1024.
     batch_size: int = 0
     # Bytes in a batch at most; a batch is sent as soon as it is full.
     batch_bytes: int = 256 * 1024
-    # Batches of one topic that may be under way at the same time. Messages with a queue key travel one batch at a
-    # time for each queue, so that their order survives a retry.
+    # Requests of one topic under way from which on messages are gathered into batches. Messages with a queue key
+    # travel one request at a time for each queue, so that their order survives a retry.
     batches_in_flight: int = 4
-    # Without batches, messages of one topic that may be under way at the same time. The others wait, and the
-    # timeout of a message begins when it is sent: a broker answers so many in time even if its disk is slow.
-    # Messages with a queue key travel one at a time for each queue.
+    # Messages of one topic under way from which on no more requests are sent than batches_in_flight. The others
+    # wait, and the timeout of a message begins when it is sent: a broker answers so many in time even if its disk
+    # is slow. A value below batches_in_flight limits batches, too.
     sends_in_flight: int = 256
     # Bytes of messages that have no answer yet, whether they are under way or wait. Beyond it a call waits until
     # answers make room; one that cannot wait raises BufferFullError. A larger message is taken alone.
@@ -220,8 +221,8 @@ class ProducerOptions:
 
     @property
     def batching(self) -> bool:
-        """Whether sends travel in batches."""
-        return self.linger_ms > 0 or self.batch_size > 1
+        """Whether sends may travel in batches."""
+        return self.batch_size != 1
 
     @property
     def batch_messages_max(self) -> int:

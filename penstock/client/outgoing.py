@@ -324,7 +324,11 @@ class Composer:
         else:
             text, msg_id = self._plain_properties("", "")
         outgoing = Outgoing(topic, body, text, flag, msg_id)
-        if not _SINGLE.isdisjoint(properties) or topic.startswith(_RETRY_PREFIX):
+        if (
+            not _SINGLE.isdisjoint(properties)
+            or properties.get(PropertyName.WAIT) == "false"  # a batch waits for the disk as a whole
+            or topic.startswith(_RETRY_PREFIX)
+        ):
             outgoing.is_solo = True
         if may_pack and len(body) >= self._options.compress_over_bytes:
             packed = pack(body, self._compression, self._options.compression_level)

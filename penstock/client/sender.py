@@ -1,9 +1,9 @@
 """Parcels on their way to brokers: the first attempt without any task, further ones in one.
 
 Rules: a route and a connection that are there already are used at once, in the caller's stack; only what has to
-wait (for a route, a connection, a second attempt) becomes a task. Every parcel ends exactly once, through
-`finish`, with a result or an error. Of an idempotent producer a parcel gets its sequence when it is sent for the
-first time, and keeps it. Belongs to the client's event loop.
+wait (for a route, a connection, a second attempt) becomes a task. No parcel overtakes one that waits for its first
+attempt. Every parcel ends exactly once, through `finish`, with a result or an error. Of an idempotent producer a
+parcel gets its sequence when it is sent for the first time, and keeps it. Belongs to the client's event loop.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Sender:
             self._entropy.bytes(16).hex() if options.idempotent else ""
         )
         self._next_sequence = 0
+        # Parcels that wait for a route or a connection.
+        self._unsent: set[Parcel] = set()
 
     # -- where to --------------------------------------------------------------------------------------------
 
@@ -90,6 +92,10 @@ class Sender:
         return await self._instance.routes.for_publishing(
             topic, options.template_topic, options.topic_queues, refresh=refresh
         )
+
+    def knows_route(self, topic: str) -> bool:
+        """Whether a topic's route was found before."""
+        return self._instance.routes.cache.get(topic) is not None
 
     def known_queue(self, item: Outgoing) -> MessageQueue | None:
         """The queue that a message is bound to, if its route is known."""
@@ -142,18 +148,20 @@ class Sender:
             wait_until_ms=parcel.began_ms + self._options.send_timeout_ms * self._options.retries,
         )
         route = self._instance.routes.cache.get(parcel.topic)
-        if route is not None and route.publish_queues:
+        if route is not None and route.publish_queues and not self._unsent:
             queue = attempts.choose(route.publish_queues)
             address = route.master(queue.broker_name)
             connection = self._instance.remoting.open_connection(address) if address is not None else None
             if connection is not None:
                 self._request(parcel, attempts, connection, queue, partial(self._answered, parcel, attempts))
                 return
+        self._unsent.add(parcel)
         self._spawn(self._deliver(parcel, attempts))
 
     def _number(self, parcel: Parcel) -> None:
-        """Give a parcel its sequences: the program's, or those that come next."""
-        parcel.sequence = parcel.items[0].sequence
+        """Give a parcel its sequences: those that it has, the program's, or those that come next."""
+        if parcel.sequence < 0:
+            parcel.sequence = parcel.items[0].sequence
         if parcel.sequence < 0:
             parcel.sequence = self._next_sequence
             self._next_sequence += len(parcel.items)
@@ -166,6 +174,7 @@ class Sender:
         queue: MessageQueue,
         respond: Callable[[int, Command | RemotingError], None],
     ) -> None:
+        self._unsent.discard(parcel)
         command = self._command(parcel, queue)
         started = self._clock.monotonic_ms() if self._faults is not None else 0
         connection.request(command, partial(respond, started), self._options.send_timeout_ms)
@@ -183,7 +192,8 @@ class Sender:
             "f": str(first.sys_flag),
             "g": str(self._clock.now_ms()),
             "h": "0" if is_batch else str(first.flag),
-            "i": f"UNIQ_KEY\x01{first.msg_id}\x02" if is_batch else first.properties.decode(),
+            # RocketMQ puts what a batch has behind the properties of each of its messages.
+            "i": "" if is_batch else first.properties.decode(),
             "j": "0",
             "k": "false",
             "m": "true" if is_batch else "false",
@@ -267,6 +277,8 @@ class Sender:
             raise
         else:
             self._conclude(parcel, attempts, verdict)
+        finally:
+            self._unsent.discard(parcel)
 
     def _abandon(self, parcel: Parcel, attempts: SendAttempts, error: PenstockError) -> None:
         attempts.lost(error)

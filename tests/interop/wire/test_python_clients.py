@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -97,16 +98,39 @@ def test_a_send_of_each_kind_is_consumed(server: Server, topic: str) -> None:
 
 
 @pytest.mark.feature("python-clients", "rocketmq-5.3")
-def test_sends_are_batched_by_themselves(server: Server, topic: str) -> None:
-    with penstock.Producer(server.nameserver, group=_fresh("py-producers"), linger_ms=5) as producer:
-        futures = [producer.send_async(topic, body) for body in numbered(200)]
-        assert all(future.result(10).is_ok for future in futures)
+@pytest.mark.parametrize("settings", [{}, {"linger_ms": 5}], ids=["at once", "lingering"])
+def test_sends_are_batched_by_themselves(server: Server, topic: str, settings: dict[str, Any]) -> None:
+    """Among them messages that the broker takes in no batch, and some that have to keep their order."""
+    with penstock.Producer(server.nameserver, group=_fresh("py-producers"), **settings) as producer:
+        futures = []
+        for number, body in enumerate(numbered(200)):
+            parts: dict[str, Any] = {"tag": f"t{number % 3}", "keys": f"k{number}"}
+            if number % 50 == 10:
+                parts |= {"properties": {"WAIT": "false"}}
+            elif number % 50 == 20:
+                parts |= {"delay_level": 1}
+            elif number % 50 == 30:
+                body += b" and more" * 1_000
+            elif number % 4 == 1:
+                parts |= {"queue_key": "one"}
+            futures.append(producer.send_async(topic, body, **parts))
+        results = [future.result(30) for future in futures]
+    assert all(result.is_ok for result in results)
+    keyed = [results[number] for number in range(1, 200, 4) if number % 50 not in (10, 20, 30)]
+    assert len({result.queue for result in keyed}) == 1
+    offsets = [result.queue_offset for result in keyed]
+    assert offsets == sorted(offsets)
     seen = Listener()
-    settings = {"group": _fresh("py-group"), "start_from": "first", **QUICK}
-    with penstock.Consumer(server.nameserver, listener=seen, **settings) as consumer:
+    with penstock.Consumer(
+        server.nameserver, group=_fresh("py-group"), listener=seen, start_from="first", **QUICK
+    ) as consumer:
         consumer.subscribe(topic)
-        seen.await_count(200)
-    assert seen.bodies() == numbered(200)
+        messages = seen.await_count(200)
+    assert sorted(message.body[:3] for message in messages) == numbered(200)
+    for message in messages:
+        number = int(message.body[:3])
+        assert (message.tag, message.keys) == (f"t{number % 3}", [f"k{number}"])
+        assert message.msg_id == results[number].msg_id
 
 
 @pytest.mark.feature("python-clients", "rocketmq-5.3")

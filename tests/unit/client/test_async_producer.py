@@ -98,7 +98,7 @@ def test_sends_without_waiting_and_in_any_number():
         assert len({r.msg_id for r in results}) == 100
         assert {r.queue.queue_id for r in results} == {0, 1}
 
-    run(scenario)
+    run(scenario, batch_size=1)
 
 
 @pytest.mark.seed("S2-51")
@@ -401,7 +401,7 @@ def test_slow_brokers_are_avoided_if_wanted():
         slow.behave = None
         assert {(await producer.send("T", b"x")).queue.broker_name for _ in range(10)} == {quick.name}
 
-    run(scenario, brokers=2, avoid_slow_brokers=True)
+    run(scenario, brokers=2, avoid_slow_brokers=True, batch_size=1)
 
 
 # -- durability ----------------------------------------------------------------------------------------------

@@ -73,7 +73,9 @@ def producer_is_full(producer):
 @pytest.mark.parametrize(
     "limits", [{"buffer_messages": 5}, {"buffer_bytes": 5 * 1100}], ids=["messages", "bytes"]
 )
-@pytest.mark.parametrize("batching", [{}, {"batch_size": 2}], ids=["single", "batches"])
+@pytest.mark.parametrize(
+    "batching", [{"batch_size": 1}, {"batch_size": 2}, {}], ids=["single", "batches", "default"]
+)
 def test_callers_wait_for_room_in_their_order(limits, batching):
     async def scenario(gate, producer):
         bodies = [b"%04d" % number + b"x" * 996 for number in range(40)]
@@ -137,7 +139,7 @@ def test_cancelled_caller_leaves_no_room_taken():
         producer.enqueue("T", b"fourth")
         producer.enqueue("T", b"fifth")
 
-    run(scenario, buffer_messages=2)
+    run(scenario, buffer_messages=2, batch_size=1)
 
 
 def test_closing_ends_callers_that_wait():
@@ -192,7 +194,7 @@ def test_refused_sends_give_their_room_back():
 def test_thread_that_enqueues_waits_for_room():
     async def main():
         async with cluster(1, ("T",), 1) as fake:
-            producer = Producer(fake.address, "pg", buffer_messages=5)
+            producer = Producer(fake.address, "pg", buffer_messages=5, batch_size=1)
             await asyncio.to_thread(producer.start)
             gate = Gate(fake)
             bodies = [b"%d" % number for number in range(30)]

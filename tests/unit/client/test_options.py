@@ -63,12 +63,11 @@ def test_client_options_have_ranges(wrong):
         ClientOptions(**wrong)
 
 
-def test_batching_is_on_with_lingering_or_a_batch_size():
-    assert not ProducerOptions().batching
-    assert ProducerOptions(linger_ms=1).batching
+def test_batching_is_on_unless_the_batch_size_is_one():
+    assert ProducerOptions().batching
+    assert not ProducerOptions(batch_size=1, linger_ms=1).batching
     assert ProducerOptions(batch_size=10).batching
-    assert not ProducerOptions(batch_size=1).batching
-    assert ProducerOptions(linger_ms=1).batch_messages_max == 1024
+    assert ProducerOptions().batch_messages_max == 1024
     assert ProducerOptions(batch_size=10).batch_messages_max == 10
 
 
