@@ -31,6 +31,8 @@ class ClientChannel:
     seen_ms: int
     # None: nobody is asked, or it may do everything.
     publisher: Publisher | None = None
+    # Of a consumer: what it consumes, and how (`ConsumerData.terms`).
+    terms: str = ""
 
     def may_publish(self, topic: str) -> bool:
         """Whether it may know, and end, what is sent to a topic."""

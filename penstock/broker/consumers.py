@@ -136,7 +136,10 @@ class Consumers:
         group.consume_from_where = data.consume_from_where
         group.notify = notify
         is_new = self._touch(group, connection, client_id, language, version)
-        is_changed = with_subscriptions and group._merge(data.subscriptions)
+        is_changed = False
+        if with_subscriptions:
+            is_changed = group._merge(data.subscriptions)
+            group._members[connection].terms = data.terms
         if is_new:
             _LOG.info("consumer %s joins group %s", client_id, group.name)
         if is_new or is_changed:

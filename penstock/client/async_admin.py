@@ -34,7 +34,15 @@ from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.key_reading import KeyedValues, KeyReading
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, read_client_settings, require_range
+from penstock.client.options import (
+    DEFAULT_NAME_SERVER,
+    ClientOptions,
+    check_name,
+    check_objects,
+    read_client_settings,
+    require_range,
+)
+from penstock.client.outgoing import topic_text
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
@@ -113,6 +121,7 @@ class AsyncAdmin:
         **settings: Unpack[AdminSettings],
     ) -> None:
         given: dict[str, Any] = {**settings, "name_servers": name_servers}
+        check_objects(tls=tls, rpc_hook=rpc_hook)
         self.client_options: ClientOptions = read_client_settings(given)
         self._runtime = runtime
         self._tls = tls
@@ -166,6 +175,7 @@ class AsyncAdmin:
 
         With fewer queues than it has, the messages of the other queues can no longer be read: that needs `shrink`.
         """
+        topic_text(topic)
         require_range("queues", queues, 1, _INT32_MAX)
         calls = self._calls
         if not shrink:
@@ -222,6 +232,7 @@ class AsyncAdmin:
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """A topic's queues with their offsets. RouteNotFoundError if it does not exist."""
+        topic_text(topic)
         calls = self._calls
         route = await calls.instance.routes.refresh(topic)
         masters = {name: b.master for name, b in sorted(route.brokers.items()) if b.master is not None}
@@ -258,6 +269,7 @@ class AsyncAdmin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages, everywhere. RouteNotFoundError if it does not exist."""
+        topic_text(topic)
         calls = self._calls
         await calls.instance.routes.refresh(topic)
         header = DeleteTopicRequestHeader(topic=topic)
@@ -269,11 +281,11 @@ class AsyncAdmin:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be read."""
-        return list((await self._calls.instance.routes.refresh(topic)).subscribe_queues)
+        return list((await self._calls.instance.routes.refresh(topic_text(topic))).subscribe_queues)
 
     async def write_queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be sent to."""
-        return list((await self._calls.instance.routes.refresh(topic)).publish_queues)
+        return list((await self._calls.instance.routes.refresh(topic_text(topic))).publish_queues)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that subscribe to a topic, or have consumed from it."""
@@ -305,6 +317,7 @@ class AsyncAdmin:
 
     async def describe_group(self, group: str) -> GroupDescription:
         """A group's members, subscriptions and progress."""
+        check_name("group", group)
         return await GroupAdmin(self._calls).describe(group)
 
     async def push_clients(self, group: str = "") -> dict[str, PushListBody]:

@@ -30,8 +30,15 @@ from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
 from penstock.client.joining import find_group, without_topic
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ConsumerOptions, read_settings
+from penstock.client.options import (
+    DEFAULT_NAME_SERVER,
+    ClientOptions,
+    ConsumerOptions,
+    check_objects,
+    read_settings,
+)
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
+from penstock.client.queue_selection import check_queue, check_queues
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import ServiceState
@@ -115,6 +122,7 @@ class AsyncConsumer:
         rpc_hook: RpcHook | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
+        check_objects(tls=tls, rpc_hook=rpc_hook, listener=listener, on_queues=on_queues)
         given: dict[str, Any] = {**settings, "name_servers": name_servers, "group": group}
         self.client_options, self.options = read_settings(given, ClientOptions, ConsumerOptions)
         if self.options.is_coordinated and not self.client_options.coordinators:
@@ -347,7 +355,7 @@ class AsyncConsumer:
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not.
         Waits a little for them; one whose broker is away comes when that is back."""
-        await self.core.assign(queues)
+        await self.core.assign(check_queues(queues))
         self.use(POLL if self._style == "" else self._style)
         try:
             async with asyncio.timeout(self.client_options.call_timeout_ms / 1000):
@@ -357,11 +365,11 @@ class AsyncConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Give nothing out of these queues until `resume`."""
-        self.core.holdings.pause(queues)
+        self.core.holdings.pause(check_queues(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on with these queues, or with all; with `delivery="push"` also with what brokers have parked."""
-        self.core.resume(queues)
+        self.core.resume(None if queues is None else check_queues(queues))
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -387,7 +395,7 @@ class AsyncConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset that is stored for the group, or None."""
-        return await self.core.offsets.fetch(queue)
+        return await self.core.offsets.fetch(check_queue(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the first message of the queue that is not done."""
@@ -400,7 +408,7 @@ class AsyncConsumer:
 
     async def poll(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
-        check_polls(self.options)
+        check_polls(self.options, max_messages, timeout_s)
         self.use(POLL)
         core = self.core
         handout = core.handout
@@ -419,12 +427,15 @@ class AsyncConsumer:
 
     async def pop(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """With `delivery="pop"`: messages as soon as there are any, or none after the time is over. Each is done when
-        it is acknowledged (`ack`), or rests and comes again (`retry`); until then it stays this consumer's."""
-        check_pops(self.options)
+        it is acknowledged (`ack`), or rests and comes again (`retry`). What is neither comes again, to any member of
+        the group, after `invisible_ms`."""
+        check_pops(self.options, max_messages, timeout_s)
         self.use(POP)
         handout = self.core.handout
         assert isinstance(handout, LoopHandout)
         lot = await handout.wait(lot_size(max_messages, self.options), timeout_s)
+        if lot is None:
+            self.core.note_nothing_popped()
         return popped(lot, handout, max_messages, self.options)
 
     def mark_committed(self) -> None:
@@ -435,14 +446,14 @@ class AsyncConsumer:
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""
-        self._settle(ack_report(self.options, message))
+        self._settle(ack_report(self.options, message, self.core.holdings))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
-        if self.options.auto_ack and message.owner is None:
+        if self.options.auto_ack and getattr(message, "owner", False) is None:
             message.retry_later(delay_level, reason)
         else:
-            self._settle(ack_report(self.options, message, Retry(delay_level, reason)))
+            self._settle(ack_report(self.options, message, self.core.holdings, Retry(delay_level, reason)))
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         self.use(ITERATE)

@@ -22,8 +22,22 @@ from typing import Self, TypedDict, Unpack
 from penstock.client.batching import Parcel
 from penstock.client.delivery import Delivery, partition
 from penstock.client.instance import ClientInstance
-from penstock.client.options import DEFAULT_NAME_SERVER, ClientOptions, ProducerOptions, read_settings
-from penstock.client.outgoing import MessageParts, Outgoing, compose_half
+from penstock.client.options import (
+    DEFAULT_NAME_SERVER,
+    ClientOptions,
+    ProducerOptions,
+    check_objects,
+    check_topics,
+    read_settings,
+)
+from penstock.client.outgoing import (
+    MessageParts,
+    Outgoing,
+    check_callback,
+    check_parts,
+    compose_half,
+    topic_text,
+)
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
@@ -35,6 +49,7 @@ from penstock.client.transaction_calls import TransactionCalls, TransactionListe
 from penstock.client.transactions import AsyncTransaction
 from penstock.errors import (
     ClientClosedError,
+    MessageError,
     PenstockError,
     SendError,
     SendFailedError,
@@ -107,13 +122,14 @@ class AsyncProducer:
         transaction_topics: Iterable[str] = (),
         **settings: Unpack[ProducerSettings],
     ) -> None:
+        check_objects(tls=tls, rpc_hook=rpc_hook, transaction_listener=transaction_listener)
         given = {**settings, "name_servers": name_servers, "group": group}
         self.client_options, self.options = read_settings(given, ClientOptions, ProducerOptions)
         self._runtime = runtime
         self._tls = tls
         self._rpc_hook = rpc_hook
         self._listener = transaction_listener
-        self._transaction_topics = tuple(transaction_topics)
+        self._transaction_topics = check_topics("transaction_topics", transaction_topics)
         self._calls: TransactionCalls | None = None
         self._instance: ClientInstance | None = None
         self._delivery: Delivery | None = None
@@ -233,7 +249,7 @@ class AsyncProducer:
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic that can be written to."""
         delivery = self._delivery or await self._ready()
-        return (await delivery.sender.route(topic)).publish_queues
+        return (await delivery.sender.route(topic_text(topic))).publish_queues
 
     # -- sends -----------------------------------------------------------------------------------------------
 
@@ -272,7 +288,7 @@ class AsyncProducer:
         never waits: BufferFullError if too much is unanswered already, where `enqueue_when_room` waits."""
         delivery = self._started()
         item = delivery.composer.compose(message, body, **parts)
-        item.callback = on_result
+        item.callback = check_callback(on_result)
         if not self._offer(delivery, item):
             raise delivery.room.full_error()
 
@@ -289,7 +305,7 @@ class AsyncProducer:
         sends nothing."""
         delivery = self._delivery or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
-        item.callback = on_result
+        item.callback = check_callback(on_result)
         await self._admit(delivery, item)
 
     async def send_oneway(
@@ -340,6 +356,8 @@ class AsyncProducer:
     ) -> None:
         """Reply to a message that was sent with `request`. Returns when the requester has it; ResponseError says
         why it does not, mostly because it waits no more."""
+        if not isinstance(request, ReceivedMessage):
+            raise MessageError(f"request is {request!r}", "use the message that a consumer received")
         delivery = self._delivery or await self._ready()
         assert self._instance is not None
         await send_reply(
@@ -389,6 +407,8 @@ class AsyncProducer:
         ResponseError 604 if it is too late or no such handle. What was recalled never comes; a message that was sent
         again by a retry has a handle of its own.
         """
+        if not isinstance(handle, str):
+            raise MessageError(f"handle is {handle!r}", "use the recall_handle of a result")
         delivery = self._delivery or await self._ready()
         ask = delivery.sender.recall
         recalled = delivery.tracing.recall(handle, ask) if delivery.tracing is not None else ask(handle)
@@ -398,6 +418,7 @@ class AsyncProducer:
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
     ) -> AsyncTransaction:
         """A message that is seen if the body of `async with` returns, and not if it raises (`transactions.py`)."""
+        check_parts(parts.keys() - MessageParts.__annotations__.keys())
         return AsyncTransaction(lambda: self._begin(message, body, parts), self._end)
 
     async def _begin(self, message: Message | str, body: Body | None, parts: MessageParts) -> SendResult:

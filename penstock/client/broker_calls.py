@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from penstock.client.instance import ClientInstance
 from penstock.client.received import ReceivedMessage, Retry
@@ -18,6 +19,7 @@ from penstock.errors import ConnectError, PenstockError, RemotingError
 from penstock.message.failures import bounded_reason
 from penstock.protocol.bodies import (
     CheckClientRequestBody,
+    ConsumerConnection,
     ConsumerList,
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -29,6 +31,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
+    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
@@ -43,6 +46,7 @@ from penstock.protocol.headers import (
 from penstock.remoting import check
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 OFFSET_TIMEOUT_MS = 5_000
 LOCK_TIMEOUT_MS = 1_000
 LOCK_EXPIRY_MS = 30_000
@@ -167,6 +171,21 @@ class BrokerCalls:
     async def members(self, route: TopicRoute) -> tuple[str, ...] | None:
         """Client ids of the group, or None if no broker of the topic can tell."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
+        found = await self._ask_any(
+            route, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, ConsumerList.decode
+        )
+        return found.consumer_ids if found is not None else None
+
+    async def connections(self, route: TopicRoute) -> ConsumerConnection | None:
+        """The clients of the group and what they consume, or None if no broker of the topic can tell."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=self._group)
+        return await self._ask_any(
+            route, RequestCode.GET_CONSUMER_CONNECTION_LIST, header, ConsumerConnection.decode
+        )
+
+    async def _ask_any(
+        self, route: TopicRoute, code: RequestCode, header: Header, decode: Callable[[bytes | bytearray], T]
+    ) -> T | None:
         whom = [
             (name, broker_id, address)
             for name, broker in sorted(route.brokers.items())
@@ -175,14 +194,11 @@ class BrokerCalls:
         # Masters first, then slaves: they are told of all members too, and may outlive their master.
         for name, _, address in sorted(whom, key=lambda item: item[1] != MASTER_ID):
             try:
-                answer = await self._instance.remoting.call(
-                    address, Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())
-                )
-                if answer.code != ResponseCode.SUCCESS:
-                    # Also the answer of a broker that knows no member yet.
-                    logger.debug("members of %s at %s: %d %s", self._group, name, answer.code, answer.remark)
-                    continue
-                return ConsumerList.decode(answer.body).consumer_ids
+                answer = await self._instance.remoting.call(address, Command(code, header.encode()))
+                if answer.code == ResponseCode.SUCCESS:
+                    return decode(answer.body)
+                # Also the answer of a broker that knows no member yet.
+                logger.debug("members of %s at %s: %d %s", self._group, name, answer.code, answer.remark)
             except PenstockError as error:
                 logger.info("members of %s at %s: %s", self._group, name, error)
         return None

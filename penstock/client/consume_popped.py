@@ -5,6 +5,7 @@ ours.
     failed     invisible for as long as a message rests that was handed back; to the dead letters if it was tried too
                often
     in hand    its time is changed before it is over, again and again, until `consume_timeout_ms` after it came
+    by hand    what the program took to acknowledge it itself is the program's for `invisible_ms`, then it is released
 
 Rules: an acknowledgement that nobody answers is repeated as long as the message is ours; then it comes again, which
 is said. A message that the broker has given to somebody else meanwhile is not acknowledged by us. Belongs to the
@@ -33,6 +34,8 @@ ACKS_MAX = 512
 AGAIN_MS = 500
 # What brokers of ours take as the shortest time.
 _SOON_MS = 1_000
+# How soon the program is warned again that it acknowledges nothing: first, and at most.
+_WARN_FIRST_MS, _WARN_MAX_MS = 10_000, 600_000
 
 
 class PopConsumption(Consumption):
@@ -57,6 +60,9 @@ class PopConsumption(Consumption):
         # Done and not acknowledged yet, by broker.
         self._acks: dict[str, list[ReceivedMessage]] = {}
         self._extending: dict[ReceivedMessage, asyncio.Task[None]] = {}
+        # When the next warning may be given, and how long it will be until another.
+        self._warn_ms = 0
+        self._warn_again_ms = _WARN_FIRST_MS
 
     def finish(self, owner: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         owner.done(messages)
@@ -144,16 +150,65 @@ class PopConsumption(Consumption):
         """Called every second or so: what is here stays ours, but not for ever."""
         if not isinstance(owner, PopQueue):
             return
+        released = []
         for message in owner.here():
             popped = message.popped
             if popped is None or message in self._extending:
                 continue
-            if popped.due_ms - now_ms < self._invisible_ms / 2 and now_ms - popped.since_ms < limit_ms:
-                self._extending[message] = self._spawn(self._extend(message))
+            until_ms = self._program_until(message)
+            if until_ms is None:
+                if popped.due_ms - now_ms < self._invisible_ms / 2 and now_ms - popped.since_ms < limit_ms:
+                    self._extending[message] = self._spawn(self._extend(message, self._invisible_ms))
+            elif popped.due_ms < until_ms and now_ms < popped.due_ms:
+                # It was here for a while before the program took it.
+                self._extending[message] = self._spawn(
+                    self._extend(message, max(_SOON_MS, until_ms - now_ms))
+                )
+            elif popped.due_ms <= now_ms:
+                released.append(message)
+        if released:
+            owner.done(released)
+            self._warn(
+                "%d messages were popped and neither acknowledged nor retried within invisible_ms (%d); they come "
+                "again, to any member of the group: %r",
+                *(len(released), self._invisible_ms, released[0]),
+            )
 
-    async def _extend(self, message: ReceivedMessage) -> None:
+    def _program_until(self, message: ReceivedMessage) -> int | None:
+        """Until when a message is the program's that is to acknowledge it; None: it was not taken by hand."""
+        return None if message.owner is None else message.started_ms + self._invisible_ms
+
+    def note_nothing(self, owners: Sequence[ProcessQueue]) -> None:
+        """A pop by hand brought nothing: say so if that is because of what was not acknowledged."""
+        for owner in owners:
+            # In order the others of a lot wait here for the one that was taken.
+            if isinstance(owner, PopQueue) and owner.is_full and (owner.is_taken or not owner.waiting):
+                self._warn(
+                    "nothing more of topic %s is popped at broker %s: %d messages were taken with pop() and are not "
+                    "acknowledged; call ack(message) or retry(message) for each, or they come again after "
+                    "invisible_ms (%d): %r",
+                    *(
+                        owner.queue.topic,
+                        owner.queue.broker_name,
+                        len(owner),
+                        self._invisible_ms,
+                        owner.lowest,
+                    ),
+                )
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """At once, and then less and less often."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._warn_ms:
+            if now_ms >= self._warn_ms + _WARN_MAX_MS:
+                self._warn_again_ms = _WARN_FIRST_MS  # all was well for long
+            self._warn_ms = now_ms + self._warn_again_ms
+            self._warn_again_ms = min(_WARN_MAX_MS, 2 * self._warn_again_ms)
+            logger.warning(text, *arguments)
+
+    async def _extend(self, message: ReceivedMessage, invisible_ms: int) -> None:
         try:
-            await self._change(message, self._invisible_ms)
+            await self._change(message, invisible_ms)
         finally:
             self._extending.pop(message, None)
 

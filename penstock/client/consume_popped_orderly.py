@@ -5,6 +5,7 @@
                it; to the dead letters if it was tried too often and there is a limit
     in hand    the time of the last message of the lot is changed before it is over: the broker holds a queue as long
                as one message of its lot is invisible
+    by hand    not for what the program took more than `invisible_ms` ago and has not acknowledged
 
 Rule: a lot whose time is over, or that the broker says is not ours, is somebody else's: nothing more of it is given
 out, and the queue is begun anew. Belongs to the consumer's event loop."""
@@ -102,7 +103,11 @@ class OrderlyPopConsumption(PopConsumption):
             return
         if self._is_over(owner):
             logger.warning("the time of %d messages of %s is over; they come again", len(here), owner.queue)
+            # What the program took and may never acknowledge is not waited for.
+            owner.is_lock_lost = any(message.owner is not None for message in here)
             self.on_lost(owner)
+        elif any(last.due_ms >= until for until in map(self._program_until, here) if until is not None):
+            pass  # the program acknowledges nothing: the broker may give the lot to others when its time is over
         elif last.due_ms - now_ms < self._invisible_ms / 2 and now_ms - last.since_ms < limit_ms:
             self._extending[here[-1]] = self._spawn(self._hold(owner, here[-1]))
 

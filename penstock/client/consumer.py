@@ -255,7 +255,7 @@ class Consumer:
 
     def poll(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
-        check_polls(self.options)
+        check_polls(self.options, max_messages, timeout_s)
         self._use(POLL)
         if self.options.auto_commit:
             self._async.reports.put(self._async.mark_committed)
@@ -271,22 +271,27 @@ class Consumer:
 
     def pop(self, max_messages: int = 32, timeout_s: float = 1.0) -> list[ReceivedMessage]:
         """With `delivery="pop"`: messages as soon as there are any, or none after the time is over. Each is done when
-        it is acknowledged (`ack`), or rests and comes again (`retry`); until then it stays this consumer's."""
-        check_pops(self.options)
+        it is acknowledged (`ack`), or rests and comes again (`retry`). What is neither comes again, to any member of
+        the group, after `invisible_ms`."""
+        check_pops(self.options, max_messages, timeout_s)
         self._use(POP)
         lot = self._handout.wait(lot_size(max_messages, self.options), timeout_s)
+        if lot is None:
+            self._running().call_soon(self._async.core.note_nothing_popped)
         return popped(lot, self._handout, max_messages, self.options)
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""
-        self._report(ack_report(self.options, message))
+        self._report(ack_report(self.options, message, self._async.core.holdings))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
-        if self.options.auto_ack and message.owner is None:
+        if self.options.auto_ack and getattr(message, "owner", False) is None:
             message.retry_later(delay_level, reason)
         else:
-            self._report(ack_report(self.options, message, Retry(delay_level, reason)))
+            self._report(
+                ack_report(self.options, message, self._async.core.holdings, Retry(delay_level, reason))
+            )
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         self._use(ITERATE)

@@ -29,11 +29,12 @@ from penstock.client.handout import Handout
 from penstock.client.holdings import Holdings, idle
 from penstock.client.instance import ClientInstance
 from penstock.client.offset_store import BrokerOffsets, FileOffsets, OffsetBackend, OffsetStore
-from penstock.client.options import DEFAULT_GROUP, ConsumerOptions
+from penstock.client.options import DEFAULT_GROUP, ConsumerOptions, require_range
 from penstock.client.pop_messages import PopCalls
 from penstock.client.pop_sources import PopSources
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.queue_loop import QueueContext
+from penstock.client.queue_selection import check_queue
 from penstock.client.rebalance import Rebalance, Stuck
 from penstock.client.rebalancing import OnQueues, Rebalancing
 from penstock.client.received import RETRY_PREFIX
@@ -202,7 +203,7 @@ class ConsumerCore:
         broadcasting = self.options.is_broadcasting
         return ConsumerData(
             group_name=self.group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            consume_type=ConsumeType.CONSUME_POP if self.options.is_pop else ConsumeType.CONSUME_PASSIVELY,
             message_model=MessageModel.BROADCASTING if broadcasting else MessageModel.CLUSTERING,
             consume_from_where=where,
             subscriptions=tuple(self.subscriptions),
@@ -365,6 +366,10 @@ class ConsumerCore:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset."""
         self._check_pulls("seek")
+        check_queue(queue)
+        given: object = offset
+        if not isinstance(given, int):
+            raise OptionError(f"offset is {given!r}", "use a whole number")
         assigned = self.rebalancing.assigned
         if assigned is not None and queue not in assigned:
             raise ClientError(f"{queue} is not assigned to this consumer", "assign it first")
@@ -377,6 +382,12 @@ class ConsumerCore:
         self._check_pulls("commit")
         if offsets is None:
             offsets = {owner.queue: owner.committed for owner in self.holdings.owners}
+        given: object = offsets
+        if not isinstance(given, Mapping):
+            raise OptionError(f"offsets is {given!r}", "use a mapping of queues to offsets, as {queue: 17}")
+        for queue, offset in offsets.items():
+            require_range("offset", offset, 0, 2**63 - 1)
+            check_queue(queue)
         for queue, offset in offsets.items():
             self.offsets.set(queue, offset)
         failed = await self.offsets.persist(offsets, surely=True)
@@ -407,6 +418,11 @@ class ConsumerCore:
             await self.holdings.seek(queue, offset)
             self.offsets.set(queue, offset)
         await self.offsets.persist(held, surely=True)
+
+    def note_nothing_popped(self) -> None:
+        """A pop by hand brought nothing."""
+        if isinstance(self.consumption, PopConsumption):
+            self.consumption.note_nothing(self.holdings.owners)
 
     # -- what goes on by itself ------------------------------------------------------------------------------
 

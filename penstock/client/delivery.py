@@ -13,6 +13,7 @@ what has waited there as long fails unsent. A failure that nobody waits for is k
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from penstock.client.batching import GATHER_MS, Accumulator, Lane, Parcel, when_all
@@ -26,6 +27,8 @@ from penstock.client.sender import Sender, complete
 from penstock.client.tracing import Tracing
 from penstock.errors import ClientClosedError, ConnectError, PenstockError, SendFailedError
 from penstock.protocol.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -155,7 +158,12 @@ class Delivery:
             while not self._is_closed and (parcels := self._lanes.ready()):
                 count += len(parcels)
                 for parcel in parcels:
-                    self.sender.post(parcel)
+                    try:
+                        self.sender.post(parcel)
+                    except Exception as error:  # a parcel that ends in no way would block its lane
+                        logger.exception("a message could not be sent")
+                        failure = SendFailedError(f"the message was not sent: {error!r}")
+                        self._finished(parcel, None, failure)
         finally:
             self._is_pumping = False
         if self._lanes.is_gathering and self._gathered is None and not self._is_closed:

@@ -112,6 +112,7 @@ class Holdings:
         is_pop = self._options.is_pop
         kind = PopQueue if is_pop else ProcessQueue
         owner = kind(queue, offset, self._limits, orderly=self._options.orderly)
+        owner.holder = self
         owner.pulled_ms = owner.locked_ms = self._clock.monotonic_ms()
         if self._locker is not None:
             owner.locked_ms = self._locker.asked_ms(queue) or owner.locked_ms

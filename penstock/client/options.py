@@ -257,8 +257,8 @@ class ConsumerOptions:
     # queues to whoever asks, and takes back what is not acknowledged in time: nobody waits for a slow consumer; or
     # push, where the broker calls this client with the messages of the queues that it has (docs/push.md).
     delivery: str = "pull"
-    # With pop: how long messages are invisible to others before they come again. While they are worked on it is
-    # changed before it is over (popInvisibleTime).
+    # With pop: how long messages are invisible to others before they come again (popInvisibleTime). While a loop or a
+    # listener works on them it is extended; what was taken with pop() is to be acknowledged within this time.
     invisible_ms: int = 60_000
     # With pop: messages asked for at once (popBatchNums).
     pop_batch: int = 32
@@ -458,6 +458,35 @@ def read_settings(
     return _make(settings, first), _make(settings, second)
 
 
+def check_objects(**given: object) -> None:
+    """Refuse objects that a client is given besides its options, and that lack what it needs of them."""
+    wanted: dict[str, tuple[tuple[str, ...], str]] = {
+        "tls": (("trusted",), "use penstock.TlsOptions(...)"),
+        "rpc_hook": (
+            ("before_request", "after_response"),
+            "use an object with the methods of penstock.RpcHook",
+        ),
+        "transaction_listener": (("check",), "use an object with a method check(message)"),
+        "listener": (("__call__",), "use a function of one message"),
+        "on_queues": (("__call__",), "use a function of a topic and its queues"),
+    }
+    for name, value in given.items():
+        names, hint = wanted[name]
+        if value is not None and not all(hasattr(value, one) for one in names):
+            raise OptionError(f"{name} is {value!r}", hint)
+
+
+def check_topics(name: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """Refuse what is no list of topics; a single text would be taken for a list of letters."""
+    given: object = topics
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise OptionError(f"{name} is {given!r}", "use a list of topics")
+    found = tuple(given)
+    for topic in found:
+        check_name("topic", topic)
+    return found
+
+
 def read_client_settings(settings: Mapping[str, Any]) -> ClientOptions:
     """Keyword arguments of a client that has no options of its own."""
     _refuse_unknown(settings, _names(ClientOptions))
@@ -469,6 +498,11 @@ def _names(cls: type[Any]) -> list[str]:
 
 
 def _make(settings: Mapping[str, Any], cls: type[_First]) -> _First:
+    kinds: dict[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "text")}
+    for one in dataclasses.fields(cls):  # type: ignore[arg-type]
+        kind, hint = kinds.get(str(one.type), (object, ""))
+        if one.name in settings and one.name != "group" and not isinstance(settings[one.name], kind):
+            raise OptionError(f"{one.name} is {settings[one.name]!r}", f"use {hint}")
     return cls(**{name: settings[name] for name in _names(cls) if name in settings})
 
 

@@ -11,10 +11,9 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from types import CodeType, FrameType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from penstock.client.compression import flag_of, pack, require
 from penstock.client.identity import UniqueIds
@@ -24,6 +23,7 @@ from penstock.message import Message, PropertyName, encode_properties
 from penstock.message.properties import PROPERTIES_SIZE_MAX
 from penstock.protocol.bodies.queues import MessageQueue
 
+T = TypeVar("T")
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _RETRY_PREFIX = "%RETRY%"
 _UNIQ_KEY = PropertyName.UNIQ_KEY
@@ -41,6 +41,17 @@ _SECONDS_MAX = 2**53 // 1000
 _SEQUENCE_MAX = 2**62 - 1
 _TRANSACTION, _PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
 _DELAYS = (PropertyName.DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+# Properties that have an argument of their own.
+_RESERVED = {
+    PropertyName.TAGS: "tag=",
+    PropertyName.KEYS: "keys=",
+    PropertyName.DELAY: "delay_level=",
+    PropertyName.TIMER_DELAY_SEC: "delay=",
+    PropertyName.TIMER_DELAY_MS: "delay=",
+    PropertyName.TIMER_DELIVER_MS: "deliver_at=",
+    _TRANSACTION: "producer.transaction(...)",
+    _PRODUCER_GROUP: "producer.transaction(...)",
+}
 # What a batch adds to body and properties of each message.
 RECORD_OVERHEAD = 22
 # More names than any program uses; over it the set of known ones begins anew.
@@ -169,6 +180,7 @@ class Composer:
             and type(tag) is str
             and type(queue_key) is str
             and type(flag) is int
+            and not flag >> 31
             and not unknown
         ):
             text, msg_id = self._plain_properties(tag, keys)
@@ -185,8 +197,19 @@ class Composer:
         if isinstance(message, Message):
             if body is not None or tag or keys or properties or flag:
                 raise MessageError("a Message was given together with parts of one", "give either")
-            topic, data, flag, found = message.topic, message.body, message.flag, dict(message.properties)
+            _check_properties(message.properties)
+            _check_flag(message.flag)
+            topic, data, flag = message.topic, _bytes(message.body), message.flag
+            found = dict(message.properties)
         else:
+            given: object = message
+            if isinstance(given, list | tuple):
+                raise MessageError(
+                    f"a {type(given).__name__} was given as message",
+                    "send takes a topic and a body, or one Message; send_batch takes many",
+                )
+            for name in _RESERVED.keys() & dict(properties or {}).keys():
+                raise MessageError(f"property {name!r} is reserved", f"use {_RESERVED[name]}")
             topic, data, found = message, _bytes(body), dict(properties or {})
             if tag:
                 found[PropertyName.TAGS] = tag
@@ -260,6 +283,10 @@ class Composer:
                 "the producer has a producer_id, and messages of a batch have no sequences of their own",
                 "send them one by one, each with its sequence; or leave producer_id out",
             )
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            kind = type(messages).__name__
+            raise MessageError(f"a batch is a list of Message, not {kind}", "use send for one message")
+        _check_types("", None, 0, queue_key, None)
         given = messages if isinstance(messages, list) else list(messages)
         demand = durability or self._options.durability
         if demand:
@@ -339,11 +366,8 @@ class Composer:
                 outgoing.is_solo = True
         return outgoing
 
-    def _check_topic(self, topic: object) -> None:
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-            raise TopicNameError(
-                f"{str(topic)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
-            )
+    def _check_topic(self, topic: str) -> None:
+        topic = topic_text(topic)
         if topic.startswith(_RETRY_PREFIX):
             if self._is_idempotent:
                 raise MessageError(
@@ -364,13 +388,7 @@ def compose_half(
 ) -> Outgoing:
     """The half of a transaction of a producer group. It cannot be delayed: RocketMQ's producers take the delay away
     without a word, and a message that comes at once was not meant so."""
-    marks = {_TRANSACTION: "true", _PRODUCER_GROUP: group}
-    if isinstance(message, Message):
-        message = replace(message, properties={**message.properties, **marks})
-        found: Mapping[str, str] = message.properties
-    else:
-        found = {**(parts.get("properties") or {}), **marks}
-        parts = {**parts, "properties": found}
+    found = message.properties if isinstance(message, Message) else parts.get("properties") or {}
     if parts.get("delay_level") or any(name in found for name in _DELAYS):
         raise MessageError("a message cannot be both delayed and transactional", "leave one of them out")
     if parts.get("sequence") is not None:
@@ -378,7 +396,11 @@ def compose_half(
             "a transaction has no sequence of the program's: one that was rolled back could not be begun again",
             "use a producer without producer_id for transactions",
         )
-    return composer.compose(message, body, **parts)
+    half = composer.compose(message, body, **parts)
+    marks = property_bytes({_TRANSACTION: "true", _PRODUCER_GROUP: group})
+    half.properties += marks
+    half.size += len(marks)
+    return half
 
 
 def property_bytes(properties: Mapping[str, str]) -> bytes:
@@ -421,7 +443,24 @@ def _bytes(body: object) -> bytes:
     raise MessageError(f"a body is bytes, not {kind}", hint)
 
 
-def check_parts(given: Mapping[str, object]) -> None:
+def topic_text(topic: str) -> str:
+    """A topic's name; TopicNameError if there can be none of it."""
+    given: object = topic
+    if not isinstance(given, str) or not _TOPIC.fullmatch(given):
+        raise TopicNameError(
+            f"{str(given)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
+        )
+    return given
+
+
+def check_callback(on_result: T) -> T:
+    """Refuse what cannot be called: it would be found long after the call."""
+    if on_result is not None and not callable(on_result):
+        raise MessageError(f"on_result is {on_result!r}", "use a function of a result and an error")
+    return on_result
+
+
+def check_parts(given: Iterable[str]) -> None:
     """Refuse what is no part of a message, in the name of the function that the program called."""
     for name in given:
         called = _public_function()
@@ -446,12 +485,19 @@ def _check_types(tag: object, properties: object, flag: object, queue_key: objec
     for name, value in (("tag", tag), ("queue_key", queue_key)):
         if not isinstance(value, str):
             raise MessageError(f"{name} is {value!r}", f'use text: {name}="..."')
-    if not isinstance(flag, int):
-        raise MessageError(f"flag is {flag!r}", "use a whole number")
+    _check_flag(flag)
     if queue is not None and not isinstance(queue, MessageQueue):
         raise MessageError(f"queue is {queue!r}", "use one of producer.queues(topic)")
-    if properties is None:
-        return
+    if properties is not None:
+        _check_properties(properties)
+
+
+def _check_flag(flag: object) -> None:
+    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+        raise MessageError(f"flag is {flag!r}", "use a whole number of 32 bits")
+
+
+def _check_properties(properties: object) -> None:
     if not isinstance(properties, Mapping):
         raise MessageError(f"properties are {properties!r}", "use a mapping of names to values, both text")
     for name, value in properties.items():

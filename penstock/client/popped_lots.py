@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.client.handout import Handout, Lot
-from penstock.client.options import ConsumerOptions
+from penstock.client.options import ConsumerOptions, require_range
 from penstock.client.received import ReceivedMessage
-from penstock.errors import ClientError
+from penstock.errors import ClientError, OptionError
 
 
 def popped(lot: Lot | None, handout: Handout, most: int, options: ConsumerOptions) -> list[ReceivedMessage]:
@@ -14,6 +14,7 @@ def popped(lot: Lot | None, handout: Handout, most: int, options: ConsumerOption
     while lot is not None:
         for message in lot.messages:
             message.owner = lot.owner
+            message.started_ms = handout.now_ms
         messages += lot.messages
         left = most - len(messages)
         lot = handout.take(lot_size(left, options)) if left > 0 else None
@@ -25,11 +26,19 @@ def lot_size(most: int, options: ConsumerOptions) -> int:
     return 1 if options.orderly else most
 
 
-def check_pops(options: ConsumerOptions) -> None:
+def check_pops(options: ConsumerOptions, most: object, timeout_s: object) -> None:
     if not options.is_pop:
         raise ClientError("this consumer pulls", 'make it with delivery="pop", or use poll')
+    _check_wait(most, timeout_s)
 
 
-def check_polls(options: ConsumerOptions) -> None:
+def check_polls(options: ConsumerOptions, most: object, timeout_s: object) -> None:
     if options.is_pop:
         raise ClientError("this consumer pops", "use pop, or iterate, or give it a listener")
+    _check_wait(most, timeout_s)
+
+
+def _check_wait(most: object, timeout_s: object) -> None:
+    require_range("max_messages", most, 1, 2**31 - 1)
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
+        raise OptionError(f"timeout_s is {timeout_s!r}", "use seconds, 0 or more")

@@ -66,6 +66,8 @@ class ProcessQueue:
     ) -> None:
         self.queue = queue
         self.next_offset = next_offset
+        # Who holds it: the `Holdings` of one consumer.
+        self.holder: object = None
         self.is_retired = False
         self.is_dropped = False
         self.is_paused = False

@@ -24,7 +24,7 @@ from penstock.client.async_producer import AsyncProducer, Body, OnResult, Produc
 from penstock.client.delivery import Delivery
 from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions
-from penstock.client.outgoing import MessageParts, Outgoing
+from penstock.client.outgoing import MessageParts, Outgoing, check_callback, check_parts
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
@@ -183,7 +183,7 @@ class Producer:
         result or the error; without it the next `flush` raises what failed. Waits as `send_async` does."""
         delivery = self._delivery or self._ready()
         item = delivery.composer.compose(message, body, **parts)
-        item.callback = on_result
+        item.callback = check_callback(on_result)
         self._leave(delivery, item)
 
     def send_oneway(
@@ -235,6 +235,7 @@ class Producer:
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
     ) -> Transaction:
         """A message that is seen if the body of `with` returns, and not if it raises (`transactions.py`)."""
+        check_parts(parts.keys() - MessageParts.__annotations__.keys())
         self._ready()
         producer = self._async
         return Transaction(lambda: producer._begin(message, body, parts), producer._end, self._run)

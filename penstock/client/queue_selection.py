@@ -7,11 +7,28 @@ on the key and on the number of queues alone, so that messages of one key stay i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.client.fault_latency import FaultLatency
+from penstock.errors import OptionError
 from penstock.message.hashing import java_string_hash
 from penstock.protocol.bodies.queues import MessageQueue
+
+
+def check_queue(queue: MessageQueue) -> MessageQueue:
+    """Refuse what is no queue."""
+    given: object = queue
+    if not isinstance(given, MessageQueue):
+        raise OptionError(f"a queue is {given!r}", "use one of queues(topic)")
+    return queue
+
+
+def check_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Refuse what is no list of queues; a single queue is a tuple."""
+    given: object = queues
+    if isinstance(given, MessageQueue) or not isinstance(given, Iterable):
+        raise OptionError(f"queues is {given!r}", "use a list of queues")
+    return [check_queue(queue) for queue in queues]
 
 
 def select_by_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from penstock.client.broker_calls import BrokerCalls
+from penstock.client.conflicts import QUIET_MS, Conflicts
 from penstock.client.holdings import Holdings, Locker
 from penstock.client.instance import ClientInstance, ConsumerMember
 from penstock.client.options import ConsumerOptions
@@ -42,6 +43,7 @@ from penstock.client.rebalance import (
     TopicSeen,
     TryAgain,
 )
+from penstock.client.received import RETRY_PREFIX
 from penstock.client.routes import TopicRoute
 from penstock.client.start_offsets import StartOffsets
 from penstock.client.subscription import Subscriptions
@@ -100,6 +102,10 @@ class Rebalancing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.joined = False
+        self._conflicts = Conflicts(instance.client_id, member.heartbeat_data)
+        # When the group is compared; what it was when that was last arranged.
+        self._comparison: asyncio.TimerHandle | None = None
+        self._compared: object = None
         # Why a coordinator does not let this consumer into its group; empty: it does, or nobody asked.
         self.refusal = ""
 
@@ -116,8 +122,9 @@ class Rebalancing:
             self._instance.routes.on_change.remove(self._route_changed)
         held = list(self._core.states)
         self._core.handle(Stopped())
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._comparison):
+            if timer is not None:
+                timer.cancel()
         tasks = [*self._tasks, *([self._loop] if self._loop is not None else [])]
         for task in tasks:
             task.cancel()
@@ -203,10 +210,32 @@ class Rebalancing:
         if topics and (self._is_news or not self.joined or self._has_strangers(found)):
             await self._announce()
         divided = await asyncio.gather(*(self._divide(topic, route) for topic, route in found))
+        self._compare_soon(found)
         if len(found) < len(topics):
             self._try_again(self._missing_ms)
             self._missing_ms = min(MISSING_MAX_MS, self._missing_ms * 2)
         return all(divided) and None not in routes.values()
+
+    def _compare_soon(self, found: list[tuple[str, TopicRoute]]) -> None:
+        """Compare this member with the others, when it or they have changed and are quiet again. Where no members are
+        known by name they are compared after every round."""
+        routes = [route for topic, route in found if not topic.startswith(RETRY_PREFIX)]
+        is_told = not self._options.is_broadcasting and not self._options.is_pop
+        state = (self._member.heartbeat_data().terms, dict(self._members))
+        is_same = state == self._compared and (is_told or self._comparison is not None)
+        if self._stopped or not routes or is_same:
+            return
+        self._compared = state
+        if self._comparison is not None:
+            self._comparison.cancel()
+        loop = asyncio.get_running_loop()
+        self._comparison = loop.call_later(QUIET_MS / 1000, lambda: self._spawn(self._compare(routes[0])))
+
+    async def _compare(self, route: TopicRoute) -> None:
+        self._comparison = None
+        found = await self._calls.connections(route)
+        if found is not None:
+            self._conflicts.look(found)
 
     def _has_strangers(self, found: list[tuple[str, TopicRoute]]) -> bool:
         """Whether a broker of our topics has not heard of us yet."""

@@ -101,8 +101,9 @@ class Request:
     """One request: properties to send it with, and the wait for its reply."""
 
     def __init__(self, instance: ClientInstance, timeout_ms: int) -> None:
-        if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
-            raise MessageError(f"timeout_ms is {timeout_ms}", f"use 1 to {TIMEOUT_MS_MAX}")
+        given: object = timeout_ms
+        if not isinstance(given, int) or not 0 < given <= TIMEOUT_MS_MAX:
+            raise MessageError(f"timeout_ms is {given!r}", f"use 1 to {TIMEOUT_MS_MAX}")
         self._instance = instance
         self._timeout_ms = timeout_ms
         self._deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000

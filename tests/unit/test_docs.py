@@ -270,6 +270,19 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text_of(page), re.M | re.S)
 
 
+def test_examples_pass_a_strict_type_check(tmp_path: Path) -> None:
+    """As a user's mypy sees them, with the types that the package brings; so it sees a wrong call, too."""
+    for page in (ROOT / "README.md", ROOT / "docs/quickstart.md", ROOT / "docs/clients.md"):
+        for number, block in enumerate(python_blocks(page)):
+            (tmp_path / f"{page.stem.lower()}_{number}.py").write_text(block)
+    wrong = tmp_path / "wrong_call.py"
+    wrong.write_text('import penstock\n\npenstock.Producer("a:1").send("T", b"x", tags="a")\n')
+    arguments = ["-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache"), "."]
+    done = run_python(arguments, tmp_path)
+    assert {line.partition(": ")[0] for line in done.stdout.splitlines()[:-1]} == {"wrong_call.py:3"}, done
+    assert 'Unexpected keyword argument "tags" for "send" of "Producer"' in done.stdout
+
+
 def run_python(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
@@ -278,7 +291,7 @@ def run_python(arguments: list[str], folder: Path, **environment: str) -> subpro
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -181,7 +181,7 @@ class GroupsProcessor:
 
 def _describe(channel: ClientChannel) -> ClientConnection:
     return ClientConnection(
-        channel.client_id, str(channel.connection.peer), channel.language, channel.version
+        channel.client_id, str(channel.connection.peer), channel.language, channel.version, channel.terms
     )
 
 

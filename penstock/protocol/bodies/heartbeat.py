@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Self, TypeVar
+from zlib import crc32
 
 from penstock.errors import RequestError
 from penstock.message.hashing import java_string_hash
@@ -26,6 +27,7 @@ from penstock.protocol.codes import ResponseCode
 
 ALL_TAGS = "*"
 _TAG_SEPARATOR = "||"
+_TERMS_MAX = 300
 # What Java's trim takes away; other blanks belong to a tag.
 _BLANKS = "".join(map(chr, range(33)))
 
@@ -163,6 +165,11 @@ class SubscriptionData(Body):
         """Whether every message is wanted."""
         return self.is_tag_type and self.sub_string in (ALL_TAGS, "")
 
+    @property
+    def wish(self) -> str:
+        """What is wanted, as people write it; the same for all spellings of the same tags."""
+        return " || ".join(sorted(self.tags_set)) if self.is_tag_type and self.tags_set else self.sub_string
+
     def accepts_code(self, tags_code: int) -> bool:
         """Whether a message with this tag hash may be wanted; the client looks at the tag itself again."""
         return self.is_all or tags_code in self.code_set
@@ -212,6 +219,18 @@ class ConsumerData(Body):
             "subscriptionDataSet": [item.to_json() for item in self.subscriptions],
             "unitMode": self.unit_mode,
         }
+
+    @property
+    def terms(self) -> str:
+        """What all members of a group have to agree on, in one line: how they consume, and what of which topics. A
+        long line is cut, and ends with its checksum."""
+        topics = {
+            item.topic: item.wish for item in self.subscriptions if not item.topic.startswith("%RETRY%")
+        }
+        mode = " by pop" if self.consume_type is ConsumeType.CONSUME_POP else ""
+        listed = ", ".join(f"{topic} ({wish})" for topic, wish in sorted(topics.items())) or "no topic"
+        text = f"{self.message_model.lower()}{mode}: {listed}"
+        return text if len(text) <= _TERMS_MAX else f"{text[:_TERMS_MAX]}... #{crc32(text.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)

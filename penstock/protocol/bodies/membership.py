@@ -57,12 +57,14 @@ class QuerySubscriptionResponseBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class ClientConnection(Body):
-    """One client of a group, as administrators see it."""
+    """One client of a group, as administrators see it. `terms` is Penstock's own: what this member consumes, and
+    how (`ConsumerData.terms`); RocketMQ's brokers know that of the group only."""
 
     client_id: str
     client_addr: str
     language: str = "JAVA"
     version: int = 0
+    terms: str = ""
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
@@ -71,15 +73,17 @@ class ClientConnection(Body):
             client_addr=fields.text("clientAddr", ""),
             language=fields.text("language", "OTHER"),
             version=fields.i32("version"),
+            terms=fields.text("penstockTerms", ""),
         )
 
     def to_json(self) -> JsonObject:
-        return {
-            "clientAddr": self.client_addr,
-            "clientId": self.client_id,
-            "language": self.language,
-            "version": self.version,
-        }
+        return without_nulls(
+            clientAddr=self.client_addr,
+            clientId=self.client_id,
+            language=self.language,
+            penstockTerms=self.terms or None,
+            version=self.version,
+        )
 
 
 @dataclass(frozen=True, slots=True)

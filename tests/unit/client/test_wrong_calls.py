@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock.errors import MessageError, OptionError
+from penstock import Message
+from penstock.client.sender import Sender
+from penstock.errors import (
+    ClientClosedError,
+    ClientError,
+    CodecError,
+    FilterError,
+    MessageError,
+    OptionError,
+    PenstockError,
+    SendFailedError,
+    TopicNameError,
+)
 
 
 @pytest.fixture
@@ -108,3 +124,305 @@ def test_fewer_queues_need_shrink(penstock_broker: str) -> None:
 def test_numbers_of_queues(penstock_broker: str, wrong: Any) -> None:
     with penstock.Admin(penstock_broker) as admin, pytest.raises(OptionError, match="queues is"):
         admin.create_topic("Never", queues=wrong)
+
+
+# -- every wrong call with its words -----------------------------------------------------------------------------
+
+Call = Callable[[Any], object]
+BODY, QUEUE = b"x", penstock.MessageQueue("Other", "b", 0)
+TOPIC_WORDS = "is no topic name; use 1 to 127 of: letters, digits, _ - % |"
+
+SENDS: list[tuple[str, Call, type[Exception], str]] = [
+    ("text as body", lambda p: p.send("T", "x"), MessageError, "a body is bytes, not str; encode text first"),
+    ("no body", lambda p: p.send("T"), MessageError, "a body is bytes, not NoneType; give the body as bytes"),
+    ("number as body", lambda p: p.send("T", 7), MessageError, "a body is bytes, not int"),
+    ("dict as body", lambda p: p.send("T", {}), MessageError, "a body is bytes, not dict"),
+    ("text in a Message", lambda p: p.send(Message("T", "x")), MessageError, "a body is bytes, not str"),  # type: ignore[arg-type]
+    ("Message of None", lambda p: p.send(Message("T", BODY, None)), MessageError, "properties are None"),  # type: ignore[arg-type]
+    ("empty topic", lambda p: p.send("", BODY), TopicNameError, f"'' {TOPIC_WORDS}"),
+    ("no topic", lambda p: p.send(None, BODY), TopicNameError, f"'None' {TOPIC_WORDS}"),
+    ("long topic", lambda p: p.send("x" * 128, BODY), TopicNameError, TOPIC_WORDS),
+    ("topic with a space", lambda p: p.send("a b", BODY), TopicNameError, f"'a b' {TOPIC_WORDS}"),
+    ("queues of no topic", lambda p: p.queues(None), TopicNameError, TOPIC_WORDS),
+    ("list", lambda p: p.send([Message("T", BODY)]), MessageError, "a list was given as message; send takes"),
+    ("batch of one", lambda p: p.send_batch(Message("T", BODY)), MessageError, "not Message; use send"),
+    ("batch of nothing", lambda p: p.send_batch(None), MessageError, "a batch is a list of Message, not Non"),
+    ("batch of bytes", lambda p: p.send_batch([BODY]), MessageError, "made of Message, not bytes; use Mess"),
+    ("key", lambda p: p.send_batch([], queue_key=7), MessageError, 'queue_key is 7; use text: queue_key="'),
+    ("other's queue", lambda p: p.send("T", BODY, queue=QUEUE), MessageError, "is not one of topic 'T'"),
+    ("early", lambda p: p.send("T", BODY, delay=-1), MessageError, "delay is -1; use seconds, 0 or more"),
+    ("delay of text", lambda p: p.send("T", BODY, delay="5"), MessageError, "delay is '5'; use seconds"),
+    ("no number", lambda p: p.send("T", BODY, delay=float("nan")), MessageError, "delay is nan; use seconds"),
+    (
+        "far",
+        lambda p: p.send("T", BODY, delay=10**12),
+        SendFailedError,
+        "more than 259200 s ahead; use a time",
+    ),
+    ("level", lambda p: p.send("T", BODY, delay_level=-1), MessageError, "delay_level is -1; use a whole"),
+    ("moment", lambda p: p.send("T", BODY, deliver_at="noon"), MessageError, "deliver_at is 'noon'; use sec"),
+    (
+        "zone",
+        lambda p: p.send("T", BODY, deliver_at=datetime.fromisoformat("2030-01-01")),
+        MessageError,
+        "has no time zone",
+    ),
+    ("two delays", lambda p: p.send("T", BODY, delay=1, delay_level=1), MessageError, "in one way only"),
+    ("flag", lambda p: p.send("T", BODY, flag=2**40), MessageError, "use a whole number of 32 bits"),
+    ("flag of a Message", lambda p: p.send(Message("T", BODY, {}, 2**40)), MessageError, "of 32 bits"),
+    ("durability", lambda p: p.send("T", BODY, durability="disk"), OptionError, "use one of: memory, flush"),
+    ("sequence", lambda p: p.send("T", BODY, sequence=1), MessageError, "the producer has no producer_id"),
+    ("callback", lambda p: p.enqueue("T", BODY, on_result=5), MessageError, "on_result is 5; use a function"),
+    ("request", lambda p: p.request("T", BODY, timeout_ms="5"), MessageError, "timeout_ms is '5'; use 1 to"),
+    ("recall", lambda p: p.recall(None), MessageError, "handle is None; use the recall_handle of a result"),
+    ("reply", lambda p: p.reply("x", BODY), MessageError, "request is 'x'; use the message that a consumer"),
+    (
+        "transaction",
+        lambda p: p.transaction("T", BODY, tags="a"),
+        TypeError,
+        "transaction() got an unexpected argument 'tags'; did you mean tag?",
+    ),
+    *[
+        (
+            f"reserved {name}",
+            lambda p, name=name: p.send("T", BODY, properties={name: "1"}),
+            MessageError,
+            f"property '{name}' is reserved; use {hint}",
+        )
+        for name, hint in {
+            "TAGS": "tag=",
+            "KEYS": "keys=",
+            "DELAY": "delay_level=",
+            "TIMER_DELAY_MS": "delay=",
+            "TIMER_DELIVER_MS": "deliver_at=",
+            "TRAN_MSG": "producer.transaction(...)",
+        }.items()
+    ],
+    ("empty value", lambda p: p.send("T", BODY, properties={"a": ""}), CodecError, "empty name or value"),
+]
+
+
+def test_wrong_sends(penstock_broker: str) -> None:
+    with penstock.Producer(penstock_broker) as producer:
+        for what, call, kind, words in SENDS:
+            with pytest.raises((PenstockError, TypeError)) as caught:
+                call(producer)
+            assert (type(caught.value), words in str(caught.value)) == (kind, True), (what, caught.value)
+            assert producer.send("T", BODY).is_ok, "it works after a wrong call"
+
+
+def test_wrong_sends_in_a_loop(penstock_broker: str) -> None:
+    async def scenario() -> None:
+        async with penstock.AsyncProducer(penstock_broker) as producer:
+            for what, call, kind, words in SENDS:
+                with pytest.raises((PenstockError, TypeError)) as caught:
+                    await waited(call, producer)
+                assert (type(caught.value), words in str(caught.value)) == (kind, True), (what, caught.value)
+                assert (await producer.send("T", BODY)).is_ok, "it works after a wrong call"
+
+    asyncio.run(scenario())
+
+
+async def waited(call: Call, client: object) -> object:
+    """What a call comes to, of an asynchronous client or not."""
+    answer = call(client)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def test_a_request_that_cannot_be_written_fails_instead_of_blocking_those_behind_it(
+    producer: penstock.Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the reason: the program hears of it."""
+    producer.send("T", BODY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "post", lambda self, parcel: 1 // 0)
+        with pytest.raises(SendFailedError, match="ZeroDivisionError"):
+            producer.send("T", BODY)
+    assert producer.send("T", BODY).is_ok
+
+
+def test_calls_after_close(penstock_broker: str) -> None:
+    with penstock.Producer(penstock_broker) as producer:
+        producer.send("T", BODY)
+    calls: list[Call] = [
+        lambda p: p.send("T", BODY),
+        lambda p: p.send_async("T", BODY),
+        lambda p: p.enqueue("T", BODY),
+        lambda p: p.send_batch([Message("T", BODY)]),
+        lambda p: p.transaction("T", BODY),
+        lambda p: p.queues("T"),
+    ]
+    for call in calls:
+        with pytest.raises(ClientClosedError, match="the producer is closed; make a new one"):
+            call(producer)
+
+
+CLIENTS = [
+    penstock.Producer,
+    penstock.Consumer,
+    penstock.Admin,
+    penstock.AsyncProducer,
+    penstock.AsyncConsumer,
+    penstock.AsyncAdmin,
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name_servers": ""}, "no name server address was given"),
+        ({"name_servers": "a:99999"}, "port 99999 of 'a:99999' is outside 1..65535"),
+        ({"call_timeout_ms": "5"}, "call_timeout_ms is '5'; use a whole number from 1 to"),
+        ({"call_timeouts_ms": 5}, "there is no option 'call_timeouts_ms'; did you mean call_timeout_ms?"),
+        ({"instance_name": 5}, "instance_name is 5; use text"),
+        ({"access_key": "x"}, "an access key and a secret key belong together"),
+        ({"tls": True}, "tls is True; use penstock.TlsOptions(...)"),
+        ({"rpc_hook": "x"}, "rpc_hook is 'x'; use an object with the methods of penstock.RpcHook"),
+    ],
+    ids=str,
+)
+def test_wrong_options_of_every_client(client: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        client(**settings)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "loop"])
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("Producer", {"retries": -1}, "retries is -1; use a whole number from 0 to 100"),
+        ("Producer", {"batch_size": 1.5}, "batch_size is 1.5; use a whole number"),
+        ("Producer", {"compression": "gzip"}, "compression is 'gzip'; use one of: none, zlib, lz4, zstd"),
+        ("Producer", {"idempotent": "yes"}, "idempotent is 'yes'; use True or False"),
+        ("Producer", {"template_topic": None}, "template_topic is None; use text"),
+        ("Producer", {"lingerms": 2}, "there is no option 'lingerms'; did you mean linger_ms?"),
+        ("Producer", {"transaction_listener": 5}, "transaction_listener is 5; use an object with a method"),
+        ("Producer", {"transaction_topics": "T"}, "transaction_topics is 'T'; use a list of topics"),
+        ("Consumer", {"model": "cluster"}, "model is 'cluster'; use one of: clustering, broadcasting"),
+        ("Consumer", {"start_from": "earliest"}, "start_from is 'earliest'; use one of: auto, first, last"),
+        ("Consumer", {"listener": 5}, "listener is 5; use a function of one message"),
+        ("Consumer", {"on_queues": 5}, "on_queues is 5; use a function of a topic and its queues"),
+        ("Consumer", {"auto_ack": 0}, "auto_ack is 0; use True or False"),
+        ("Consumer", {"offset_directory": 5}, "offset_directory is 5; use text"),
+        ("Consumer", {"invisible": 5}, "there is no option 'invisible'; did you mean invisible_ms?"),
+        ("Consumer", {"strategy": "avg"}, "there is no rebalance strategy 'avg'; use one of averagely"),
+    ],
+    ids=str,
+)
+def test_wrong_options(name: str, settings: dict[str, Any], words: str, is_async: bool) -> None:
+    client = getattr(penstock, f"Async{name}" if is_async else name)
+    with pytest.raises(OptionError) as caught:
+        client("127.0.0.1:1", "g", **settings)
+    assert words in str(caught.value)
+
+
+CONSUMING: list[tuple[str, Call, type[Exception], str]] = [
+    ("topic", lambda c: c.subscribe("a b"), OptionError, "topic is 'a b'; use 1 to 255 letters"),
+    ("tags", lambda c: c.subscribe("T", "||"), OptionError, "'||' names no tag; write *, a, or a || b"),
+    ("filter", lambda c: c.subscribe("T", sql="a ==== 5"), FilterError, "at character 4: '='"),
+    ("tags and filter", lambda c: c.subscribe("T", "a", sql="b > 5"), OptionError, "more than one of tags"),
+    ("pop", lambda c: c.pop(), ClientError, 'this consumer pulls; make it with delivery="pop"'),
+    ("no messages", lambda c: c.poll(0), OptionError, "max_messages is 0; use a whole number from 1"),
+    ("time", lambda c: c.poll(timeout_s="1"), OptionError, "timeout_s is '1'; use seconds, 0 or more"),
+    ("ack", lambda c: c.ack(None), ClientError, "None is no message that a consumer received"),
+    ("retry", lambda c: c.retry(None), ClientError, "None is no message that a consumer received"),
+    (
+        "commit a list",
+        lambda c: c.commit([]),
+        OptionError,
+        "offsets is []; use a mapping of queues to offsets",
+    ),
+    ("commit text", lambda c: c.commit({QUEUE: "5"}), OptionError, "offset is '5'; use a whole number"),
+    ("commit below", lambda c: c.commit({QUEUE: -5}), OptionError, "offset is -5; use a whole number from 0"),
+    ("commit what", lambda c: c.commit({3: 5}), OptionError, "a queue is 3; use one of queues(topic)"),
+    ("seek what", lambda c: c.seek(3, 5), OptionError, "a queue is 3; use one of queues(topic)"),
+    ("seek text", lambda c: c.seek(QUEUE, "5"), OptionError, "offset is '5'; use a whole number"),
+    ("seek below", lambda c: c.seek(QUEUE, -5), ClientError, "offset -5 is negative; use seek_to_first"),
+    ("pause one", lambda c: c.pause(QUEUE), OptionError, "use a list of queues"),
+    ("assign", lambda c: c.assign([QUEUE]), ClientError, "use subscribe or assign, not both"),
+    ("committed", lambda c: c.committed(3), OptionError, "a queue is 3; use one of queues(topic)"),
+    ("position", lambda c: c.position(QUEUE), ClientError, "is not held by this consumer"),
+]
+
+
+def test_wrong_calls_of_a_consumer(penstock_broker: str) -> None:
+    with penstock.Producer(penstock_broker) as producer:
+        producer.send("T", BODY)
+    with penstock.Consumer(penstock_broker, "wrong-calls") as consumer:
+        consumer.subscribe("T", "a")
+        consumer.subscribe("T", "b")  # the later one counts
+        for what, call, kind, words in CONSUMING:
+            with pytest.raises(PenstockError) as caught:
+                call(consumer)
+            assert type(caught.value) is kind, what
+            assert words in str(caught.value), what
+        assert consumer.poll(timeout_s=0.01) == [], "it works after wrong calls"
+
+
+def test_acknowledging_twice_and_what_another_consumer_has(penstock_broker: str) -> None:
+    settings: dict[str, Any] = {"auto_ack": False, "start_from": "first"}
+    with (
+        penstock.Producer(penstock_broker) as producer,
+        penstock.Consumer(penstock_broker, "one", **settings) as one,
+        penstock.Consumer(penstock_broker, "two", **settings) as two,
+    ):
+        producer.send("T", BODY)
+        one.subscribe("T")
+        two.subscribe("T")
+        message, other = next(iter(one)), next(iter(two))
+        one.ack(message)
+        with pytest.raises(ClientError, match="is not waiting for an acknowledgement; acknowledge each"):
+            one.ack(message)
+        with pytest.raises(ClientError, match="was given to another consumer; acknowledge it there"):
+            one.ack(other)
+        two.ack(other)
+
+
+def test_topics_of_an_admin(penstock_broker: str) -> None:
+    with penstock.Admin(penstock_broker) as admin:
+        for function in (admin.create_topic, admin.delete_topic, admin.describe_topic, admin.queues):
+            for topic in ("", None, "a b", "x" * 128):
+                with pytest.raises(TopicNameError, match="is no topic name"):
+                    function(topic)  # type: ignore[arg-type]
+
+
+def test_a_synchronous_call_in_the_clients_own_loop(producer: penstock.Producer) -> None:
+    """It would wait for itself."""
+    found: list[Exception] = []
+    done = threading.Event()
+
+    def again(result: object, error: object) -> None:
+        try:
+            producer.send("T", BODY)
+        except ClientError as caught:
+            found.append(caught)
+        done.set()
+
+    producer.enqueue("T", BODY, on_result=again)
+    assert done.wait(60)
+    assert "from inside the client's own event loop; use the async client there" in str(found[0])
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_wrong_kind_of_with(client: Any) -> None:
+    async def enter_wrongly() -> None:
+        if client.__name__.startswith("Async"):
+            with client("127.0.0.1:1"):
+                pass
+        else:
+            async with client("127.0.0.1:1"):
+                pass
+
+    with pytest.raises(TypeError, match="context manager protocol"):
+        asyncio.run(enter_wrongly())
+
+
+def test_a_producer_that_was_not_started(penstock_broker: str) -> None:
+    async def scenario() -> None:
+        producer = penstock.AsyncProducer(penstock_broker)
+        with pytest.raises(ClientClosedError, match="not started; use `async with`, or await start"):
+            producer.enqueue("T", BODY)
+
+    asyncio.run(scenario())
