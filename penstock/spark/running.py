@@ -4,8 +4,10 @@
         done = run({"archive": start}, stop=stop, report=print_batch)
 
 Rules: a stop waits for the batch at hand, within a limit, so that little is done twice; a batch that is cut off
-all the same is run again by the next start, with the same offsets. A query that fails is started again after a
-wait that doubles; several failures with no finished batch between them end the run. A start that raises because the
+all the same is run again by the next start, with the same offsets. Jobs without batches are cancelled (`cancelling`).
+No interrupt is raised while Py4J waits for the JVM, unless the user insists with a second Ctrl-C. A query that fails
+is started again after a wait that doubles; several failures with no finished batch between them end the run. A start
+that raises because the
 cluster is out of reach counts as such a failure; any other is not repeated: it would raise again. One query that
 gives up takes the others down, cleanly, before the error is told.
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -41,20 +43,33 @@ Start = Callable[[], Any]
 OnFailure = Callable[[str, str, float], None]
 
 
+class StoppedError(PenstockError):
+    """A job ended early because it was asked to stop."""
+
+
 class Stop:
     """The wish to stop: set by a signal, by another thread, by whoever holds it. A plain flag, because a signal
-    handler may run in the middle of anything, a lock included."""
+    handler may run in the middle of anything, a lock included. `on_ask` is called with the first wish."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_ask: Callable[[], None] | None = None) -> None:
         self.is_asked = False
+        self._on_ask = on_ask
 
     def ask(self) -> None:
-        self.is_asked = True
+        first, self.is_asked = not self.is_asked, True
+        if first and self._on_ask is not None:
+            self._on_ask()
+
+    def check(self) -> None:
+        """Raise if the job is to stop: between two steps, either of which can be left out."""
+        if self.is_asked:
+            raise StoppedError("interrupted")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a query did until it ended. `stopped`: it was asked to, and there may be more to do."""
+    """What a query did until it ended. `rows` were read; `written` is what the sink of a pipeline wrote.
+    `stopped`: it was asked to, and there may be more to do."""
 
     name: str
     batches: int
@@ -62,12 +77,13 @@ class Run:
     seconds: float
     restarts: int
     stopped: bool
+    written: int = 0
 
 
 @contextmanager
-def stopping_on_signals() -> Iterator[Stop]:
+def stopping_on_signals(stop: Stop | None = None) -> Iterator[Stop]:
     """SIGINT and SIGTERM ask for a stop; a second SIGINT interrupts. In another thread there are no signals."""
-    stop = Stop()
+    stop = stop or Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -83,6 +99,35 @@ def stopping_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def cancelling(spark: Any, stop: Stop, patience_s: float = 0.0, clock: Clock | None = None) -> Iterator[None]:
+    """Cancel Spark's jobs once a stop was asked for and `patience_s` have passed: those that run, and those that the
+    block still starts. Spark's complaint about a cancelled job becomes a StoppedError."""
+    clock, ended, cancelled = clock or SystemClock(), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not stop.is_asked:
+            if ended.wait(POLL_S):
+                return
+        due_ms = clock.monotonic_ms() + int(patience_s * 1000)
+        while not ended.wait(POLL_S):
+            if clock.monotonic_ms() >= due_ms:
+                cancelled.set()
+                spark.sparkContext.cancelAllJobs()
+
+    watcher = threading.Thread(target=watch, name="penstock-cancel", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if cancelled.is_set() and "cancel" in str(error).lower():
+            raise StoppedError("interrupted") from error
+        raise
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def run(
@@ -107,13 +152,29 @@ def run(
             if not any(going):
                 break
             clock.sleep(POLL_S)
+        _finish(watched, clock)
+    except Exception:
+        _finish(watched, clock)
+        raise
     finally:
-        # Also after an error or an interrupt: a query left behind would go on in the JVM.
-        for item in watched:
-            item.let_finish()
+        # Also after an error or an interrupt, which waits for no batch: a query left behind would go on in the JVM.
         for item in watched:
             item.end()
     return {item.name: item.result(stop.is_asked) for item in watched}
+
+
+def _finish(watched: Iterable[_Watched], clock: Clock) -> None:
+    """End each query after its batch at hand, at once: while others still work it would begin, and even publish,
+    batches that nobody counts. What is not finished within the limit is cut off."""
+    deadline_ms = clock.monotonic_ms() + int(BATCH_WAIT_S * 1000)
+    left = {item: item.seen for item in watched}
+    while left and clock.monotonic_ms() < deadline_ms:
+        for item, seen in list(left.items()):
+            if item.is_between_batches(seen):
+                item.end()
+                del left[item]
+        if left:
+            clock.sleep(POLL_S / 4)
 
 
 class _Watched:
@@ -132,7 +193,8 @@ class _Watched:
         self._start, self._report, self._on_failure = start, report, on_failure
         self._failures_max, self._clock = failures_max, clock
         self._query: Any = None
-        self._seen: tuple[int, str] = (-1, "")
+        # The last batch that was reported.
+        self.seen: tuple[int, str] = (-1, "")
         self._batches = self._rows = self._restarts = self._failures = 0
         self._again_ms: int | None = None
         self._began_ms = clock.monotonic_ms()
@@ -172,14 +234,14 @@ class _Watched:
 
     def _take_reports(self) -> None:
         last = self._query.lastProgress
-        if last is None or _place(_plain(last)) == self._seen:
+        if last is None or _place(_plain(last)) == self.seen:
             return
         for progress in map(_plain, self._query.recentProgress):
             place = _place(progress)
             # Batches in order; an idle trigger reports the batch that is to come, under a later time.
-            if place[1] <= self._seen[1]:
+            if place[1] <= self.seen[1]:
                 continue
-            self._seen = place
+            self.seen = place
             batch = Batch.of(progress)
             if batch.rows or "addBatch" in (progress.get("durationMs") or {}):
                 self._batches += 1
@@ -204,17 +266,13 @@ class _Watched:
         if self._on_failure is not None:
             self._on_failure(self.name, reason, wait_s)
 
-    def let_finish(self) -> None:
-        """Wait for the end of the batch at hand, within the limit."""
+    def is_between_batches(self, seen: tuple[int, str]) -> bool:
+        """Whether the batch has ended that was at hand when `seen` was the last one."""
         query = self._query
-        if query is None or not query.isActive:
-            return
-        seen, deadline_ms = self._seen, self._clock.monotonic_ms() + int(BATCH_WAIT_S * 1000)
-        while query.isActive and query.status["isTriggerActive"] and self._clock.monotonic_ms() < deadline_ms:
-            self._take_reports()
-            if self._seen != seen:
-                return
-            self._clock.sleep(POLL_S / 4)
+        if query is None or not query.isActive or not query.status["isTriggerActive"]:
+            return True
+        self._take_reports()
+        return self.seen != seen
 
     def end(self) -> None:
         self._again_ms = None

@@ -77,6 +77,7 @@ def session(
     """
     try:
         from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise needs_extra(error) from error
@@ -98,9 +99,11 @@ def session(
         from penstock.spark.java import find_java
 
         find_java()
-    with _environment(_variables(is_local(master), submitted)), _standard_error_to(log):
-        with _interrupts_wait():
-            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
+    with _environment(_variables(is_local(master), submitted)):
+        if SparkContext._gateway is None:
+            with _interrupts_wait(), _writing_to(log) as output:
+                gateway = launch_gateway(SparkConf().setAll(list(settings.items())), output)
+                SparkContext._ensure_initialized(gateway=gateway)
         return let_streams_start(builder.getOrCreate())
 
 
@@ -307,20 +310,13 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 @contextmanager
-def _standard_error_to(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Let processes that start meanwhile write to this file what they would write to standard error."""
+def _writing_to(path: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
+    """How to start a process that writes to this file what it would write to standard error: it alone, because this
+    process has something to show meanwhile."""
     if path is None:
-        yield
+        yield {}
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with target.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+    with target.open("ab") as file:
+        yield {"stderr": file}

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import CallTimeoutError, ClientError, ConnectError, PenstockError, RouteNotFoundError
 from penstock.spark import running
 from penstock.spark.progress import Batch
-from penstock.spark.running import Stop, run, stopping_on_signals
+from penstock.spark.running import Stop, StoppedError, cancelling, run, stopping_on_signals
 
 
 class SteppingClock:
@@ -116,6 +116,63 @@ def test_a_stop_waits_for_the_batch_at_hand(clock: SteppingClock) -> None:
     done = run({"q": started(clock, query)}, stop=stop, clock=clock)
     assert (done["q"].rows, done["q"].stopped, query.stops) == (12, True, 1)
     assert query.plan == [9, 9, 9]
+
+
+def test_a_query_ends_after_its_batch_while_others_still_work(clock: SteppingClock) -> None:
+    """It would begin, and publish, batches that are cut off and counted nowhere."""
+    stop = Stop()
+    quick, slow = Query([5, "busy", 7, *[9] * 100]), Query([3, *["busy"] * 200, 4])
+    started_both = {"quick": started(clock, quick), "slow": started(clock, slow)}
+    clock.on_sleep.append(lambda: stop.ask() if len(clock.waits) == 2 else None)
+    done = run(started_both, stop=stop, clock=clock)
+    assert (done["quick"].rows, len(quick.plan)) == (12, 100)
+    assert (done["slow"].rows, slow.plan) == (7, [])
+
+
+def test_an_interrupt_waits_for_no_batch(clock: SteppingClock) -> None:
+    def insist() -> None:
+        if clock.now > 1_000:
+            raise KeyboardInterrupt
+
+    stop = Stop()
+    stop.ask()
+    query = Query(["busy"] * 100_000)
+    query.status = {"isTriggerActive": True}
+    clock.on_sleep.append(insist)
+    with pytest.raises(KeyboardInterrupt):
+        run({"q": lambda: query}, stop=stop, clock=clock)
+    assert query.stops == 1
+    assert clock.now < 2_000
+
+
+class Jobs:
+    """What a session does when its jobs are cancelled: nothing, until it has been asked to."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.cancelled = threading.Event()
+
+    def cancelAllJobs(self) -> None:
+        self.cancelled.set()
+
+    def work(self) -> None:
+        assert self.cancelled.wait(60), "nobody cancels it"
+        raise ValueError("Job 3 cancelled as part of cancellation of all jobs")
+
+
+def test_a_stop_cancels_jobs_that_wait_for_nothing() -> None:
+    jobs, stop = Jobs(), Stop()
+    stop.ask()
+    with pytest.raises(StoppedError), cancelling(jobs, stop):
+        jobs.work()
+
+
+def test_a_failure_is_not_taken_for_a_stop() -> None:
+    jobs, stop = Jobs(), Stop()
+    stop.ask()
+    with pytest.raises(ValueError, match="no such column"), cancelling(jobs, stop, patience_s=600):
+        raise ValueError("no such column: cancelled_at")
+    assert not jobs.cancelled.is_set()
 
 
 def test_a_stop_while_nothing_is_at_hand_is_quick(clock: SteppingClock) -> None:

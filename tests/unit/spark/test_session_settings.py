@@ -12,8 +12,8 @@ from penstock.spark import java, session
 from penstock.spark.session import (
     WORKER_SITE,
     _environment,
-    _standard_error_to,
     _variables,
+    _writing_to,
     cores_of,
     is_local,
     settings_for,
@@ -125,11 +125,12 @@ def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_standard_error_of_what_starts_meanwhile_goes_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "spark.log"
-    with _standard_error_to(log):
-        subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
+    with _writing_to(log) as output:
+        subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True, **output)
+        os.write(2, b"shown meanwhile\n")
     assert log.read_text() == "noise"
-    with _standard_error_to(None):
-        pass
+    with _writing_to(None) as output:
+        assert output == {}
 
 
 # -- the door ----------------------------------------------------------------------------------------------------
