@@ -25,7 +25,7 @@ from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.scan import Scan
 from penstock.client.scan_results import OffsetRange, QueueId
 from penstock.errors import OptionError, StoreFormatError, StoreLockedError
-from penstock.runtime import Runtime
+from penstock.runtime import FileLock, Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.archive_commit import files_of, ranges_of, sweep
@@ -33,10 +33,12 @@ from penstock.spark.pipelines.archive_files import FileSettings
 from penstock.spark.pipelines.archive_names import ArchivedFile, require_names
 from penstock.spark.pipelines.archive_sink import FORMAT, ArchiveSink
 from penstock.spark.pipelines.compaction import Merged, merge_files
+from penstock.spark.pipelines.manifest import FOLDER
 from penstock.spark.pipelines.parquet_tree import ParquetTree
 from penstock.spark.pipelines.seam import next_offsets
 from penstock.spark.planning import QueueSlice, share
 from penstock.spark.positions import Position, PositionKind, resolve, sorted_offsets
+from penstock.spark.preflight import check_directory, check_source
 from penstock.spark.progress import Batch, Report, ignore
 from penstock.spark.running import FAILURES_MAX, OnFailure, Stop, run
 from penstock.spark.session import active, messages_reader
@@ -126,6 +128,38 @@ class ArchiveJob:
         options |= {name: str(value) for name, value in limits.items() if value}
         return options | ({"group": self.group} if self.group else {})
 
+    def check(self) -> None:
+        """Raise for what is wrong with the options, the directory or the cluster; without Spark, within seconds."""
+        self.check_options()
+        check_directory("the archive", self.root)
+        check_directory("the checkpoint", self.checkpoint_place)
+        tree = ParquetTree(self.root)
+        if Runtime.system().disk.is_dir(tree.manifest.folder):
+            self.own(tree).release()
+        if self.store:
+            from penstock.spark.batch import store_ranges
+            from penstock.spark.offline import OfflineStore
+
+            with OfflineStore(self.store) as store:
+                store_ranges(store, ReadOptions(path=self.store, topic=self.topics))
+        else:
+            start = {} if self.has_begun else {"startingPosition": self.start}
+            check_source(ReadOptions.parse(self.source() | start), begins=not self.has_begun)
+
+    def check_options(self) -> None:
+        ReadOptions.parse(self.source() | ({"path": self.store} if self.store else {}))
+        for topic in self.topics:
+            require_names(topic)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier run has left anything."""
+        return Runtime.system().disk.is_dir(self.root / FOLDER)
+
+    @staticmethod
+    def own(tree: ParquetTree) -> FileLock:
+        return tree.own(ARCHIVE_LOCK, "archiving to")
+
     def sink(self) -> dict[str, str]:
         return {
             "path": str(self.root),
@@ -177,13 +211,28 @@ def archive(
 
     `settings` are the fields of `ArchiveJob`: nameserver, store, checkpoint, group, start, every_s and so on.
     """
-    if isinstance(topics, str):
-        topics = [name.strip() for name in topics.split(",") if name.strip()]
-    job = ArchiveJob(to, tuple(topics), **settings)
+    job = ArchiveJob(to, topic_names(topics), **settings)
     if spark is None:
         from penstock.spark.session import session
 
         spark = session("penstock archive")
+    return run_archive(job, spark, stop, report, on_failure)
+
+
+def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """Topics as a list, or with commas between them."""
+    names = topics.split(",") if isinstance(topics, str) else topics
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def run_archive(
+    job: ArchiveJob,
+    spark: SparkSession,
+    stop: Stop | None = None,
+    report: Report = ignore,
+    on_failure: OnFailure | None = None,
+) -> Archived:
+    """The same, of a job that may have been checked before Spark started."""
     return _Archiving(job, spark, stop or Stop(), report, on_failure).run()
 
 
@@ -202,10 +251,8 @@ class _Archiving:
 
     def run(self) -> Archived:
         # Wrong options are told before Spark is asked for anything.
-        ReadOptions.parse(self._job.source() | ({"path": self._job.store} if self._job.store else {}))
-        for topic in self._job.topics:
-            require_names(topic)
-        lock = self._tree.own(ARCHIVE_LOCK, "archiving to")
+        self._job.check_options()
+        lock = self._job.own(self._tree)
         try:
             self._spark.dataSource.register(ArchiveSink)
             batches, rows, seconds, restarts = self._store() if self._job.store else self._stream()

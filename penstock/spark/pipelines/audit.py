@@ -25,6 +25,7 @@ from penstock.spark.pipelines.audit_result import AuditResult, Limits, ResultFil
 from penstock.spark.pipelines.audit_run import AuditRun, AuditSettings, Tell
 from penstock.spark.pipelines.audit_sources import Opened, Source, open_frame, open_source, parse_source
 from penstock.spark.pipelines.report import render
+from penstock.spark.running import Stop
 
 __all__ = ["AuditResult", "AuditSettings", "Limits", "Opened", "Source", "audit"]
 
@@ -43,32 +44,51 @@ def audit(
     settings: AuditSettings | None = None,
     spark: SparkSession | None = None,
     tell: Tell = lambda text: None,
+    stop: Stop | None = None,
     runtime: Runtime | None = None,
 ) -> AuditResult:
-    """Audit a source, and compare it with `against` if that is given. With `out` the report is written there."""
+    """Audit a source, and compare it with `against` if that is given. With `out` the report is written there.
+
+    StoppedError once `stop` is asked: half an audit says nothing.
+    """
     settings, runtime = settings or AuditSettings(), runtime or Runtime.system()
     files = ResultFiles(runtime.disk, Path(out)) if out is not None else None
     if files is not None:
-        files.prepare()
+        files.check()
+    stop = stop or Stop()
     session = spark or _session()
     # Where a read notes why messages are missing must be one place for all of Spark: this machine, or nowhere.
     reasons = files.directory / ".reasons" if files is not None and is_local(session) else None
-    with _emptied(runtime.disk, reasons):
+    with _prepared(files), _emptied(runtime.disk, reasons):
         tell("asking for ranges and groups")
         left = open_any(session, source, nameserver, topics, str(reasons or ""), access)
         right = open_any(session, against, nameserver, topics, access=access) if against is not None else None
         samples = files.samples() if files is not None else []
-        run = AuditRun(session, left, right, settings, runtime, tell, samples)
+        run = AuditRun(session, left, right, settings, runtime, tell, samples, stop)
         result = run.result(str(reasons or ""))
-    if files is not None:
-        tell("writing the report")
-        files.save(result, render(result), run.samples[-_SAMPLES_KEPT:])
+        if files is not None:
+            tell("writing the report")
+            files.save(result, render(result), run.samples[-_SAMPLES_KEPT:])
     return result
 
 
 def is_local(spark: SparkSession) -> bool:
     """Whether driver and executors share this machine's disk."""
     return str(spark.sparkContext.master).startswith("local")
+
+
+@contextmanager
+def _prepared(files: ResultFiles | None) -> Iterator[None]:
+    """The directory of a report; one that gets none is not left behind."""
+    if files is None:
+        yield
+        return
+    files.prepare()
+    try:
+        yield
+    except BaseException:
+        files.abandon()
+        raise
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.admin import Admin
@@ -23,16 +24,26 @@ def _asking(nameserver: str, access: Access) -> Iterator[Admin]:
         yield admin
 
 
+def cluster_topics(source: Source, **settings: Any) -> list[str]:
+    """The chosen topics, asked with these settings of a client."""
+    with Admin(source.nameserver, **settings) as admin:
+        return _topics(admin, source)
+
+
+def _topics(admin: Admin, source: Source) -> list[str]:
+    names = admin.list_topics(internal=True)
+    if not source.topics:
+        # The admin client knows which of the names are the cluster's and the brokers' own.
+        plain = set(admin.list_topics())
+        names = [name for name in names if name in plain or name.startswith("%DLQ%")]
+    return choose_topics(names, source.topics)
+
+
 def cluster_ranges(source: Source) -> Ranges:
     """First and next offset of every queue of the chosen topics that can be read, cut to the source's times."""
     with _asking(source.nameserver, source.access) as admin:
-        names = admin.list_topics(internal=True)
-        if not source.topics:
-            # The admin client knows which of the names are the cluster's and the brokers' own.
-            plain = set(admin.list_topics())
-            names = [name for name in names if name in plain or name.startswith("%DLQ%")]
         ranges: dict[QueueKey, tuple[int, int]] = {}
-        for topic in choose_topics(names, source.topics):
+        for topic in _topics(admin, source):
             described = admin.describe_topic(topic)
             if headless := sorted(described.permissions.keys() - described.brokers.keys()):
                 raise ClientError(

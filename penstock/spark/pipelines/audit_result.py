@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OptionError
 from penstock.runtime import Disk
+from penstock.spark.preflight import check_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,12 +175,11 @@ class ResultFiles:
         self._disk = disk
         self.directory = directory
 
-    def prepare(self) -> None:
-        """Make the directory, or accept one that an audit made."""
+    def check(self) -> None:
+        """Accept a directory that is not there, that is empty, or that an audit made."""
+        check_directory("the report", self.directory)
         if not self._disk.exists(self.directory):
-            self._disk.make_dirs(self.directory)
-        elif not self._disk.is_dir(self.directory):
-            raise OptionError(f"{self.directory} is a file", "name a directory for the report")
+            return
         if any(self._disk.exists(self.directory / name) for name in ("audit.json", UNFINISHED)):
             return
         if self._disk.list(self.directory):
@@ -187,7 +187,18 @@ class ResultFiles:
                 f"{self.directory} holds something that is no audit",
                 "name another directory, or an empty one",
             )
-        self._disk.open(self.directory / UNFINISHED, create=True).close()
+
+    def prepare(self) -> None:
+        """Make the directory, or accept one that an audit made."""
+        self.check()
+        self._disk.make_dirs(self.directory)
+        if self._disk.list(self.directory) == []:
+            self._disk.open(self.directory / UNFINISHED, create=True).close()
+
+    def abandon(self) -> None:
+        """Remove a directory in which nothing was written."""
+        if self._disk.list(self.directory) == [UNFINISHED]:
+            self._disk.remove_tree(self.directory)
 
     def samples(self) -> list[dict[str, Any]]:
         """What earlier audits into this directory saw of the groups; lines that are damaged are left out."""

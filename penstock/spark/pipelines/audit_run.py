@@ -46,12 +46,15 @@ from penstock.spark.pipelines.audit_sources import (
     open_beside,
 )
 from penstock.spark.pipelines.audit_windows import choose_width
+from penstock.spark.running import Stop
 from penstock.spark.schema import message_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Tell = Callable[[str], None]
+# Between two looks at whether to stop.
+WATCH_S = 0.2
 _PACKED = "spark.sql.inMemoryColumnarStorage.compressed"
 
 
@@ -107,9 +110,11 @@ class AuditRun:
         runtime: Runtime,
         tell: Tell,
         samples: list[dict[str, Any]],
+        stop: Stop | None = None,
     ) -> None:
+        self._stop = stop or Stop()
         self._spark, self._left, self._right = spark, left, right
-        self._settings, self._clock, self._tell = settings, runtime.clock, tell
+        self._settings, self._clock, self._told = settings, runtime.clock, tell
         self._tables: dict[str, pa.Table] = {}
         self._totals: dict[str, int] = {}
         self._first_sample_ms = 0
@@ -150,6 +155,11 @@ class AuditRun:
             self._totals,
             findings(self._tables, settings.limits),
         )
+
+    def _tell(self, text: str) -> None:
+        """The next check begins, if it may."""
+        self._stop.check()
+        self._told(text)
 
     def _extent(self) -> tuple[int, int]:
         """Messages, and how wide windows are."""
@@ -376,10 +386,12 @@ class AuditRun:
 
     def _rates(self) -> None:
         if self._left.sample is not None:
-            left_s = self._settings.observe_s - (self._clock.now_ms() - self._first_sample_ms) / 1000
-            if left_s > 0:
+            until_ms = self._first_sample_ms + self._settings.observe_s * 1000
+            if (left_s := (until_ms - self._clock.now_ms()) / 1000) > 0:
                 self._tell(f"watching the groups for {left_s:.0f} s more")
-                self._clock.sleep(left_s)
+                while (left_s := (until_ms - self._clock.now_ms()) / 1000) > 0:
+                    self._clock.sleep(min(left_s, WATCH_S))
+                    self._stop.check()
             self._sample()
         found = audit_flow.rates(self._spark, self.samples)
         if self.samples:

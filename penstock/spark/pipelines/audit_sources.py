@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
 from penstock.spark.access_options import access_options
+from penstock.spark.options import ReadOptions, near_names
 from penstock.spark.packs import messages
 from penstock.spark.positions import OTHERS
 from penstock.spark.session import messages_reader
@@ -180,6 +181,28 @@ def _kind_of(path: str) -> str:
     raise OptionError(f"{path} {what}", "write log, archive:DIR or store:DIR")
 
 
+def check_source(source: Source) -> None:
+    """Raise for a source that cannot be read: not a directory of its kind, no such topic, a cluster that does not
+    answer or refuses. Without Spark, within seconds."""
+    if source.kind == "archive":
+        from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
+
+        choose_topics(ArchiveSnapshot.open(source.path).topics, source.topics)
+    elif source.kind == "store":
+        from penstock.spark.offline import OfflineStore
+
+        with OfflineStore(source.path) as store:
+            choose_topics(store.topics(), source.topics)
+    else:
+        from penstock.spark import preflight
+        from penstock.spark.pipelines.audit_cluster import cluster_topics
+
+        with preflight.reaching(source.nameserver, source.access) as settings:
+            topics = cluster_topics(source, **settings)
+        if topics:
+            preflight.check_source(ReadOptions.parse({**_cluster(source), "topic": ",".join(topics)}))
+
+
 def is_system(topic: str) -> bool:
     """A topic that a broker keeps for itself."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
@@ -197,8 +220,10 @@ def choose_topics(names: Iterable[str], wanted: Sequence[str], *, dead_letters: 
         if pattern in known:
             matching.append(pattern)
         if not matching:
-            near = ", ".join(name for name in known if not is_system(name))[:200]
-            raise OptionError(f"no topic is called {pattern!r}", f"there are: {near or 'none'}")
+            plain = [name for name in known if not is_system(name)]
+            near = near_names(pattern, plain)
+            hint = f"did you mean {near}" if near else f"there are: {', '.join(plain)[:200] or 'none'}"
+            raise OptionError(f"no topic is called {pattern!r}", hint)
         found.update(matching)
     return sorted(found)
 

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError
-from penstock.runtime import Runtime
+from penstock.runtime import FileLock, Runtime
 from penstock.spark.access_options import access_options
 from penstock.spark.options import ReadOptions
-from penstock.spark.pipelines.manifest import FOLDER, Entry, FileRecord, Move
+from penstock.spark.pipelines.manifest import FOLDER, Entry, FileRecord, Move, TreeState
 from penstock.spark.pipelines.parquet_tree import BESIDE, ParquetTree, TreeChange
+from penstock.spark.preflight import check_directory, check_source
 from penstock.spark.progress import Report, ignore
 from penstock.spark.running import OnFailure, Run, Stop, run
 from penstock.spark.schema import COLUMNS, message_schema
@@ -90,6 +91,26 @@ class CompactJob:
             return self.checkpoint
         return str(Path(self.checkpoint).absolute() if self.checkpoint else self.root / CHECKPOINT)
 
+    def check(self) -> None:
+        """Raise for what is wrong with the options, the directory or the cluster; without Spark, within seconds."""
+        options = ReadOptions.parse(self.source())
+        check_directory("the table", self.root)
+        check_directory("the checkpoint", self.checkpoint_place)
+        table = LatestTable(self.root, self.key, self.buckets)
+        if self.has_begun:
+            self.own(table.tree).release()
+            table.choose_buckets(table.tree.load())
+        check_source(options, begins=not self.has_begun)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier run has left anything."""
+        return Runtime.system().disk.is_dir(self.root / FOLDER)
+
+    @staticmethod
+    def own(tree: ParquetTree) -> FileLock:
+        return tree.own(COMPACT_LOCK, "keeping the latest messages in")
+
     def source(self) -> dict[str, str]:
         options = {
             "nameserver": self.nameserver,
@@ -145,8 +166,19 @@ def compact(
         from penstock.spark.session import session
 
         spark = session("penstock compact")
+    return run_compact(job, spark, stop, report, on_failure)
+
+
+def run_compact(
+    job: CompactJob,
+    spark: SparkSession,
+    stop: Stop | None = None,
+    report: Report = ignore,
+    on_failure: OnFailure | None = None,
+) -> Compacted:
+    """The same, of a job that may have been checked before Spark started."""
     table = LatestTable(job.root, job.key, job.buckets)
-    lock = table.tree.own(COMPACT_LOCK, "keeping the latest messages in")
+    lock = job.own(table.tree)
     try:
         done = run(
             {"compact": lambda: _start(spark, job, table)}, stop=stop, report=report, on_failure=on_failure
@@ -229,14 +261,18 @@ class LatestTable:
         with self.tree.changing() as change:
             change.sweep(STAGED)
             change.sweep_parked()
-            has = {record.about["buckets"] for record in change.state.files.values()}
+            self.choose_buckets(change.state)
+        self.tree.make_beside()
+
+    def choose_buckets(self, state: TreeState) -> None:
+        """Those that the table has; those that are wanted where it is new."""
+        has = {record.about["buckets"] for record in state.files.values()}
         self._buckets = next(iter(has), self._wanted_buckets or BUCKETS)
         if self._wanted_buckets not in (0, self._buckets):
             raise OptionError(
                 f"{self.tree.root} has {self._buckets} buckets, not {self._wanted_buckets}",
                 "leave the number out, or make another table",
             )
-        self.tree.make_beside()
 
     @staticmethod
     def latest(records: Iterable[FileRecord]) -> list[FileRecord]:

@@ -40,6 +40,7 @@ from penstock.spark.pipelines.audit_sources import (
     Ranges,
     Read,
     Source,
+    check_source,
     open_source,
     parse_source,
     reader_of,
@@ -60,8 +61,10 @@ from penstock.spark.pipelines.replay_plan import (
 from penstock.spark.pipelines.replay_rows import columns_for, counted, in_order, matching, sent
 from penstock.spark.pipelines.replay_verify import COLUMNS as VERIFIED_COLUMNS
 from penstock.spark.pipelines.replay_verify import Verified, content_sum, verify
+from penstock.spark.preflight import check_directory, check_target
 from penstock.spark.reasons import reason_of
 from penstock.spark.sink import RowCountError
+from penstock.spark.sink_options import WriteOptions
 
 SAMPLES = 10
 HOLES_NAMED = 5
@@ -174,10 +177,50 @@ def replay(
     runtime, settings = runtime or Runtime.system(), settings or ReplaySettings()
     opened = parse_source(source, nameserver, topics, access) if isinstance(source, str) else source
     wanted = Wanted(opened, to, nameserver, where, tuple(keys), tuple(tags), by_key, access)
-    run = _Replay(spark or _session(), wanted, settings, runtime, tell, report, stop)
+    return run_replay(
+        wanted,
+        settings,
+        spark or _session(),
+        checkpoint,
+        dry_run=dry_run,
+        report=report,
+        tell=tell,
+        stop=stop,
+        runtime=runtime,
+    )
+
+
+def run_replay(
+    wanted: Wanted,
+    settings: ReplaySettings,
+    spark: SparkSession,
+    checkpoint: str | Path | None = None,
+    *,
+    dry_run: bool = False,
+    report: Callable[[Step], None] = lambda step: None,
+    tell: Callable[[str], None] = lambda text: None,
+    stop: Callable[[], bool] = lambda: False,
+    runtime: Runtime | None = None,
+) -> ReplayResult:
+    """The same, of a replay that may have been checked before Spark started."""
+    runtime = runtime or Runtime.system()
+    run = _Replay(spark, wanted, settings, runtime, tell, report, stop)
     if dry_run:
         return run.dry_run()
     return run.run(Checkpoint(runtime.disk, Path(checkpoint)) if checkpoint is not None else None)
+
+
+def check_replay(wanted: Wanted, checkpoint: str | Path | None = None, *, dry_run: bool = False) -> None:
+    """Raise for a source, a target or a checkpoint that does not fit; without Spark, within seconds."""
+    known = None
+    if checkpoint is not None and not dry_run:
+        check_directory("the checkpoint", checkpoint)
+        known = Checkpoint(Runtime.system().disk, Path(checkpoint)).load(wanted)
+    if not dry_run:
+        target = {"nameserver": wanted.nameserver, **access_options(wanted.access), "topic": wanted.target}
+        check_target(WriteOptions.parse(target), must_exist=True)
+    if known is None:
+        check_source(wanted.source)
 
 
 def _session() -> SparkSession:
