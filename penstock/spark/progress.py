@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 QUEUES_SHOWN = 3
+# Name of the observed metric that counts what a query writes.
+WRITTEN = "penstock_written"
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -34,6 +36,8 @@ class Batch:
     queue_lags: Mapping[str, int] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
     timestamp: str = ""
+    # Rows that left the query, where it observes them (`WRITTEN`).
+    written: int | None = None
 
     @staticmethod
     def of(progress: Mapping[str, Any]) -> Batch:
@@ -53,6 +57,7 @@ class Batch:
             queue_lags=lags or {},
             observed=progress.get("observedMetrics") or {},
             timestamp=progress.get("timestamp") or "",
+            written=(progress.get("observedMetrics") or {}).get(WRITTEN, {}).get("rows"),
         )
 
     def line(self, *, queues: bool = False) -> str:
@@ -79,11 +84,14 @@ class Batch:
             "query": self.query,
             "batch": self.batch,
             "rows": self.rows,
+            "rows_written": self.written,
             "rows_per_second": round(self.rows_per_second, 1),
             "seconds": round(self.seconds, 3),
             "lag": self.lag,
             "timestamp": self.timestamp,
         }
+        if self.written is None:
+            del found["rows_written"]
         return found | ({"queues": dict(self.queue_lags)} if self.queue_lags else {})
 
 

@@ -159,6 +159,11 @@ class PipelineFile:
         return [*sources, *(step.name for step in self.steps)]
 
 
+def sink_checkpoint(file: PipelineFile, sink: str) -> str:
+    """Where Spark keeps how far a sink is."""
+    return f"{file.checkpoint.rstrip('/')}/{sink}"
+
+
 def read_pipeline(
     path: str | Path,
     *,

@@ -21,12 +21,22 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.access import FROM_ENVIRONMENT, Access
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime import SystemDisk
+from penstock.spark.options import ReadOptions
 from penstock.spark.pipelines.file_sections import Problem
 from penstock.spark.pipelines.stream_build import Built
-from penstock.spark.pipelines.stream_file import AVAILABLE_NOW, PipelineFile, Sink, read_pipeline
-from penstock.spark.progress import Report, ignore
+from penstock.spark.pipelines.stream_file import (
+    AVAILABLE_NOW,
+    PipelineFile,
+    Sink,
+    read_pipeline,
+    sink_checkpoint,
+)
+from penstock.spark.pipelines.stream_written import Written
+from penstock.spark.preflight import check_directory, check_source, check_target
+from penstock.spark.progress import WRITTEN, Batch, Report, ignore
 from penstock.spark.running import FAILURES_MAX, OnFailure, Run, Stop, run
 from penstock.spark.session import active
+from penstock.spark.sink_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,9 +100,71 @@ def run_pipeline(
     failures_max: int = FAILURES_MAX,
 ) -> PipelineRun:
     """Run a pipeline until it is asked to stop, or with `once` until it has done what there is to do now."""
+    file = read_runnable(path, nameserver=nameserver, checkpoint=checkpoint, access=access)
+    return run_file(
+        file, spark, once=once, report=report, stop=stop, on_failure=on_failure, failures_max=failures_max
+    )
+
+
+def read_runnable(
+    path: str | Path,
+    *,
+    nameserver: str | None = None,
+    access: Access = FROM_ENVIRONMENT,
+    checkpoint: str | None = None,
+) -> PipelineFile:
+    """A file in which nothing is wrong, as far as can be told without Spark."""
     file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint, access=access)
     if file.problems:
         raise PipelineFileError(file.path, file.problems)
+    return file
+
+
+def has_begun(file: PipelineFile, sink: str) -> bool:
+    """Whether a sink has a checkpoint on this machine."""
+    return Path(sink_checkpoint(file, sink), "offsets").is_dir()
+
+
+def check_file(file: PipelineFile) -> None:
+    """Raise for a source, sink or directory of the file that cannot be used; without Spark, within seconds."""
+    check_directory("the checkpoint", file.checkpoint)
+    if "://" not in file.checkpoint and (pid := running_pid(file.checkpoint)) is not None:
+        raise _running_already(file.checkpoint, pid)
+    begins = not any(has_begun(file, sink.name) for sink in file.sinks)
+    for source in file.sources:
+        if source.is_ours and not source.path:
+            with _naming("tables" if source.is_static else "sources", source.name):
+                check_source(ReadOptions.parse(source.options), begins=begins and not source.is_static)
+    for sink in file.sinks:
+        with _naming("sinks", sink.name):
+            if sink.is_ours:
+                check_target(WriteOptions.parse(sink.options))
+            elif sink.path:
+                check_directory("path", sink.path)
+
+
+@contextmanager
+def _naming(*place: str) -> Iterator[None]:
+    """Errors say which part of the file they are about."""
+    try:
+        yield
+    except PenstockError as error:
+        error.message = f"{'.'.join(place)}: {error.message}"
+        error.args = (f"{error.message}; {error.hint}" if error.hint else error.message,)
+        raise
+
+
+def run_file(
+    file: PipelineFile,
+    spark: SparkSession | None = None,
+    *,
+    once: bool = False,
+    report: Report = ignore,
+    stop: Stop | None = None,
+    on_failure: OnFailure | None = None,
+    failures_max: int = FAILURES_MAX,
+) -> PipelineRun:
+    """The same as `run_pipeline`, of a file that may have been checked before Spark started."""
     with only_run(file.checkpoint):
         built = Built(file, spark or _session(file))
         with active(built.session):
@@ -100,19 +172,20 @@ def run_pipeline(
         if file.problems:
             raise PipelineFileError(file.path, file.problems)
         starts = {sink.name: _starter(built.sinks[sink.name], sink, file, once=once) for sink in file.sinks}
-        done = run(starts, stop=stop, report=report, on_failure=on_failure, failures_max=failures_max)
-    return PipelineRun(file.name, file.checkpoint, done)
+        written = Written(file)
+
+        def count(batch: Batch) -> None:
+            written.count(batch)
+            report(batch)
+
+        done = run(starts, stop=stop, report=count, on_failure=on_failure, failures_max=failures_max)
+    return PipelineRun(file.name, file.checkpoint, written.runs(done))
 
 
 def _session(file: PipelineFile) -> SparkSession:
     from penstock.spark.session import session
 
     return session(f"penstock {file.name}", **file.settings)
-
-
-def sink_checkpoint(file: PipelineFile, sink: str) -> str:
-    """Where Spark keeps how far a sink is."""
-    return f"{file.checkpoint.rstrip('/')}/{sink}"
 
 
 def _starter(frame: DataFrame, sink: Sink, file: PipelineFile, *, once: bool) -> Any:
@@ -123,8 +196,12 @@ def _starter(frame: DataFrame, sink: Sink, file: PipelineFile, *, once: bool) ->
             return begin()
 
     def begin() -> Any:
+        from pyspark.sql import functions as fn
+
+        # What leaves the query: of an aggregation that is less than what it reads.
+        written = frame.observe(WRITTEN, fn.count(fn.lit(1)).alias("rows"))
         writer = (
-            frame.writeStream.queryName(sink.name)
+            written.writeStream.queryName(sink.name)
             .format(sink.format)
             .outputMode(sink.mode)
             .options(**sink.options)
@@ -151,21 +228,27 @@ def only_run(checkpoint: str) -> Iterator[None]:
         yield
         return
     folder = Path(checkpoint)
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK_NAME
     try:
         lock = SystemDisk().lock(path, f"{os.getpid():<10d}\n".encode())
     except (BlockingIOError, PermissionError) as error:
-        pid = running_pid(checkpoint)
-        raise PenstockError(
-            f"the pipeline is running already{f', as process {pid}' if pid else ''}",
-            f"stop it first, or give this run another --checkpoint than {checkpoint}",
-        ) from error
+        raise _running_already(checkpoint, running_pid(checkpoint)) from error
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
         lock.release()
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()  # nothing was started
+
+
+def _running_already(checkpoint: str, pid: int | None) -> PenstockError:
+    return PenstockError(
+        f"the pipeline is running already{f', as process {pid}' if pid else ''}",
+        f"stop it first, or give this run another --checkpoint than {checkpoint}",
+    )
 
 
 def running_pid(checkpoint: str) -> int | None:

@@ -26,8 +26,8 @@ from penstock.client.access import FROM_ENVIRONMENT, Access, explaining
 from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.errors import OptionError, PenstockError, RouteNotFoundError
 from penstock.spark.options import ReadOptions
-from penstock.spark.pipelines.stream_file import PipelineFile, Source, read_pipeline
-from penstock.spark.pipelines.stream_run import running_pid, sink_checkpoint
+from penstock.spark.pipelines.stream_file import PipelineFile, Source, read_pipeline, sink_checkpoint
+from penstock.spark.pipelines.stream_run import running_pid
 from penstock.spark.positions import split_beginning
 
 if TYPE_CHECKING:
