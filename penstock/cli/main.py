@@ -18,6 +18,7 @@ import click
 from penstock import __version__
 from penstock.cli.complaints import complain
 from penstock.cli.lazy_group import LazyGroup
+from penstock.cli.signals import EXIT_INTERRUPTED
 from penstock.errors import PenstockError
 
 # Name: module, attribute, what `penstock --help` says.
@@ -65,7 +66,6 @@ COMMANDS = {
 }
 HELP_FLAGS = frozenset(("-h", "--help"))
 EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 

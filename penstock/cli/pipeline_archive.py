@@ -1,7 +1,7 @@
 """`penstock pipeline archive`: topics to Parquet, exactly once for whoever reads the files.
 
-Options become a job of `penstock.spark.archive`, its batches lines, its result one more. Ends with 0 when everything
-was archived, and also when it was asked to stop: the same command goes on from there.
+Options become a job of `penstock.spark.archive`, its batches lines, its result one more. With --once or --store an
+interrupted run ends with 130; without an end the job is stopped by a signal, and ends with 0.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import click
 from penstock.cli.clients import echo_json
 from penstock.cli.escaping import one_line
 from penstock.cli.option_types import NumberType, SizeType
-from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_options import Job, pipeline_options, refuse_both
+from penstock.cli.pipeline_running import AFTER_THE_BATCH, BATCH_WAIT_S
 from penstock.cli.pipeline_steps import DurationType
 
 if TYPE_CHECKING:
+    from penstock.cli.pipeline_running import Running
     from penstock.spark.pipelines.archive import Archived
     from penstock.spark.pipelines.compaction import Merged
 
@@ -36,7 +38,11 @@ COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 )
 @click.option("--once", is_flag=True, help="Archive what is there now, then end.")
 @click.option(
-    "--every", "every_s", type=DurationType(), default=30, help="Or go on, with a batch so often (30s)."
+    "--every",
+    "every_s",
+    type=DurationType(),
+    default=30,
+    help="Run until stopped, with a batch so often (30s).",
 )
 @click.option(
     "--start", metavar="POSITION", default="earliest", help="Where a queue begins that is new here."
@@ -78,33 +84,28 @@ def archive(
     on_gap: str,
     merge: bool,
     merge_only: bool,
-) -> None:
+) -> int:
     """Copy topics to Parquet files, each message exactly once.
 
-    DIR gets a folder for each topic and day. The same command goes on where it was; a lost checkpoint is no loss. Any
-    reader of Parquet may read the files while they are written.
+    DIR gets a folder for each topic and day. Run the same command again to resume; a lost checkpoint is no loss. Any
+    reader of Parquet may read the files while they are written. Interrupted with --once or --store, it exits 130.
     """
-    from penstock.spark import needs_extra
-
-    try:
-        from penstock.spark.pipelines.archive import archive as run
+    _refuse_contradictions()
+    is_bounded = once or bool(store) or merge_only
+    with job.running("archive", resume="run the same command to resume", is_bounded=is_bounded) as running:
+        from penstock.spark.pipelines.archive import ArchiveJob, run_archive, topic_names
         from penstock.spark.pipelines.archive_files import FileSettings
-    except ModuleNotFoundError as error:
-        raise needs_extra(error) from error
-    from penstock.spark.running import stopping_on_signals
 
-    files = FileSettings(target_bytes=file_size, compression=compression)
-    if merge_only:
-        _merge(job, to, files)
-        return
-    with job.spark("archive") as spark, job.progress() as report, stopping_on_signals() as stop:
-        done = run(
-            topics,
+        files = FileSettings(target_bytes=file_size, compression=compression)
+        if merge_only:
+            return _merge(running, job.as_json, to, files)
+        wanted = ArchiveJob(
             to,
-            pattern=pattern,
-            store=store,
+            topic_names(topics),
+            pattern,
             nameserver=job.nameserver,
             access=job.access,
+            store=store,
             checkpoint=job.checkpoint or "",
             group=group,
             start=start,
@@ -115,16 +116,20 @@ def archive(
             on_gap=on_gap,
             files=files,
             merge=merge,
-            spark=spark,
-            stop=stop,
-            report=report,
-            on_failure=_tell_failure,
         )
+        running.check(wanted.check, store or job.nameserver, resumes=wanted.has_begun)
+        with running.spark(BATCH_WAIT_S, AFTER_THE_BATCH) as spark:
+            done = run_archive(wanted, spark, running.stop, running.progress.batch, running.failed)
     _show(done, to, job.as_json)
+    return running.exit_code
 
 
-def _tell_failure(name: str, reason: str, wait_s: float) -> None:
-    click.echo(one_line(f"{name} failed, starts again in {wait_s:g} s: {reason}"), err=True)
+def _refuse_contradictions() -> None:
+    refuse_both("once", "every_s")
+    refuse_both("topics", "pattern")
+    refuse_both("store", "pattern", "every_s", "group", "nameserver", "checkpoint")
+    others = ("once", "every_s", "topics", "pattern", "store", "start", "group", "max_rows", "max_bytes")
+    refuse_both("merge_only", *others, "on_gap", "merge", "nameserver", "checkpoint")
 
 
 def _show(done: Archived, to: str, as_json: bool) -> None:
@@ -139,16 +144,18 @@ def _show(done: Archived, to: str, as_json: bool) -> None:
     if done.gaps:
         click.echo(one_line(f"{done.gaps:,} gaps are in {to}/_gaps: messages that the log no longer had"))
     if done.stopped:
-        click.echo("stopped; the same command goes on from here")
+        click.echo("stopped; run the same command to resume")
 
 
-def _merge(job: Job, to: str, files: Any) -> None:
+def _merge(running: Running, as_json: bool, to: str, files: Any) -> int:
     from penstock.spark.pipelines.archive_reading import ArchiveSnapshot
     from penstock.spark.pipelines.compaction import merge_files
 
     ArchiveSnapshot.open(to)
-    with job.spark("merge") as spark:
+    with running.spark() as spark:
+        running.say(f"merging small files of {to}")
         done: Merged = merge_files(spark, to, files)
+    running.progress.close()
     facts = {
         "event": "merged",
         "files_before": done.files_before,
@@ -157,9 +164,10 @@ def _merge(job: Job, to: str, files: Any) -> None:
         "bytes_before": done.bytes_before,
         "bytes_after": done.bytes_after,
     }
-    if job.as_json:
+    if as_json:
         echo_json(facts, lines=True)
     elif done.files_before:
         click.echo(f"{done.files_before:,} files with {done.rows:,} messages became {done.files_after:,}")
     else:
         click.echo("there is nothing to merge")
+    return running.exit_code

@@ -6,6 +6,8 @@ problems, so that a script can act on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +15,10 @@ import click
 from penstock.cli.clients import echo_json
 from penstock.cli.option_types import NumberType
 from penstock.cli.pipeline_options import Job, pipeline_options
-from penstock.cli.pipeline_steps import DurationType, ShareType, TimeType, told_steps
+from penstock.cli.pipeline_steps import DurationType, ShareType, TimeType
 
 if TYPE_CHECKING:
+    from penstock.cli.pipeline_running import Running
     from penstock.spark.pipelines.audit import AuditSettings
     from penstock.spark.pipelines.audit_result import AuditResult
 
@@ -81,51 +84,67 @@ def audit(
     """Count, compare and time what is in SOURCE, and write a report.
 
     SOURCE is log (the running cluster, which is the default), log:TOPIC,..., archive:DIR, store:DIR, or a directory.
-    The report is a page, JSON, and a Parquet file per table. Ends with 1 if problems were found.
+    The report is a page, JSON, and a Parquet file per table. Exits 1 if problems were found, 130 if it is
+    interrupted.
     """
-    from penstock.spark import needs_extra
 
-    try:
-        from penstock.spark.pipelines.audit import AuditSettings
-    except ModuleNotFoundError as error:
-        raise needs_extra(error) from error
-    from penstock.spark.pipelines.audit import Limits
+    def settings_of() -> AuditSettings:
+        from penstock.spark.pipelines.audit import AuditSettings, Limits
 
-    limits = Limits(frozenset(allow), max_lag, max_latency, max_skew, max_hot_key)
-    settings = AuditSettings(window or None, sequence, bodies, reason, details, float(observe), limits)
-    result = _run(job, source, compare, topics, start, end, out, settings)
+        limits = Limits(frozenset(allow), max_lag, max_latency, max_skew, max_hot_key)
+        return AuditSettings(window or None, sequence, bodies, reason, details, float(observe), limits)
+
+    resume = f"no report was written to {out}; run the same command again"
+    with job.running("audit", resume=resume) as running:
+        result = _run(running, job, source, compare, topics, out, (start, end), settings_of)
     if job.as_json:
         shown = result.to_json()
         del shown["tables"]
         echo_json({"event": "result", **shown}, lines=True)
     else:
         _show(result)
-    return result.exit_code
+    return running.exit_code or result.exit_code
 
 
 def _run(
+    running: Running,
     job: Job,
     source: str,
     compare: str | None,
     topics: tuple[str, ...],
-    start: int | None,
-    end: int | None,
     out: str,
-    settings: AuditSettings,
+    times: tuple[int | None, int | None],
+    make_settings: Callable[[], AuditSettings],
 ) -> AuditResult:
     from dataclasses import replace
+    from functools import partial
 
+    from penstock.runtime import SystemDisk
     from penstock.spark.pipelines.audit import audit as run_audit
-    from penstock.spark.pipelines.audit_sources import Source, parse_source
+    from penstock.spark.pipelines.audit_result import ResultFiles
+    from penstock.spark.pipelines.audit_sources import Source, check_source, parse_source
 
     def named(text: str) -> Source:
         nameserver = job.nameserver if text.partition(":")[0] == "log" else job.nameserver_given or ""
-        return replace(parse_source(text, nameserver, topics, job.access), start=start, end=end)
+        return replace(parse_source(text, nameserver, topics, job.access), start=times[0], end=times[1])
 
+    settings = make_settings()
     left = named(source)
     right = named(compare) if compare else None
-    with job.spark("audit") as spark, told_steps(job.as_json) as tell:
-        return run_audit(left, out, against=right, settings=settings, spark=spark, tell=tell)
+    ResultFiles(SystemDisk(), Path(out)).check()
+    for item in (left, right):
+        if item is not None:
+            running.check(partial(check_source, item), item.label)
+    with running.spark() as spark:
+        return run_audit(
+            left,
+            out,
+            against=right,
+            settings=settings,
+            spark=spark,
+            tell=running.progress.step,
+            stop=running.stop,
+        )
 
 
 def _show(result: AuditResult) -> None:

@@ -7,7 +7,8 @@ import click
 from penstock.cli.clients import echo_json
 from penstock.cli.escaping import one_line
 from penstock.cli.option_types import NumberType, SizeType
-from penstock.cli.pipeline_options import Job, pipeline_options
+from penstock.cli.pipeline_options import Job, pipeline_options, refuse_both
+from penstock.cli.pipeline_running import AFTER_THE_BATCH, BATCH_WAIT_S
 from penstock.cli.pipeline_steps import DurationType
 
 
@@ -17,7 +18,11 @@ from penstock.cli.pipeline_steps import DurationType
 @click.option("--key", metavar="SQL", default="keys", help="The key, as in \"properties['id']\" (keys).")
 @click.option("--once", is_flag=True, help="Bring the table up to date, then end.")
 @click.option(
-    "--every", "every_s", type=DurationType(), default=30, help="Or go on, with a batch so often (30s)."
+    "--every",
+    "every_s",
+    type=DurationType(),
+    default=30,
+    help="Run until stopped, with a batch so often (30s).",
 )
 @click.option("--start", metavar="POSITION", default="earliest", help="Where a new table begins (earliest).")
 @click.option("--group", default="penstock-compact", help="Group that shows the lag (penstock-compact).")
@@ -44,24 +49,20 @@ def compact(
     buckets: int | None,
     max_bytes: int,
     on_gap: str,
-) -> None:
+) -> int:
     """Keep the latest message of each key of a topic as a table.
 
-    A message with an empty body drops its key. The same command goes on where it was.
+    A message with an empty body drops its key. Run the same command again to resume. Exits 130 if it is interrupted
+    with --once.
     """
-    from penstock.spark import needs_extra
+    refuse_both("once", "every_s")
+    with job.running("compact", resume="run the same command to resume", is_bounded=once) as running:
+        from penstock.spark.pipelines.latest_by_key import CompactJob, run_compact
 
-    try:
-        from penstock.spark.pipelines.latest_by_key import compact as run
-    except ModuleNotFoundError as error:
-        raise needs_extra(error) from error
-    from penstock.spark.running import stopping_on_signals
-
-    with job.spark("compact") as spark, job.progress() as report, stopping_on_signals() as stop:
-        done = run(
+        wanted = CompactJob(
             topic,
             to,
-            key=key,
+            key,
             nameserver=job.nameserver,
             access=job.access,
             checkpoint=job.checkpoint or "",
@@ -72,17 +73,15 @@ def compact(
             buckets=buckets or 0,
             max_bytes=max_bytes,
             on_gap=on_gap,
-            spark=spark,
-            stop=stop,
-            report=report,
-            on_failure=lambda name, reason, wait_s: click.echo(
-                one_line(f"{name} failed, starts again in {wait_s:g} s: {reason}"), err=True
-            ),
         )
+        running.check(wanted.check, job.nameserver, resumes=wanted.has_begun)
+        with running.spark(BATCH_WAIT_S, AFTER_THE_BATCH) as spark:
+            done = run_compact(wanted, spark, running.stop, running.progress.batch, running.failed)
     if job.as_json:
         echo_json(done.to_json(), lines=True)
-        return
+        return running.exit_code
     batches = f"{done.batches:,} batch{'es' if done.batches != 1 else ''}"
     click.echo(one_line(f"{done.rows:,} messages in {batches}; {done.keys:,} keys in {to}"))
     if done.stopped:
-        click.echo("stopped; the same command goes on from here")
+        click.echo("stopped; run the same command to resume")
+    return running.exit_code

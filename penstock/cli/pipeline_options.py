@@ -3,8 +3,11 @@
     @click.command()
     @pipeline_options()
     def archive(job: Job, ...) -> int:
-        with job.spark("archive") as spark, job.progress() as report:
-            ...
+        with job.running("archive", resume="run the same command to resume") as running:
+            ...                                     arguments and the cluster are checked
+            with running.spark() as spark:
+                ...
+        return running.exit_code
 
 Rules: PySpark is imported when a session is needed, not before. What Spark and its workers say goes to a file,
 which is deleted after a good end and named after a bad one. `penstock.spark` does the work; here it is only
@@ -16,8 +19,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,12 +34,13 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.cli.pipeline_running import Running
     from penstock.client.access import Access
-    from penstock.spark.progress import Report
 
 T = TypeVar("T")
 # What Spark itself takes for a secret (spark.redaction.regex), less access keys.
 _SECRET = re.compile("secret|password|token", re.IGNORECASE)
+_COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 
 def _settings(
@@ -57,7 +62,7 @@ MASTER = click.option(
     "--master", metavar="URL", envvar="PENSTOCK_SPARK_MASTER", help="Spark's master, as local[4] (local[*])."
 )
 CHECKPOINT = click.option(
-    "--checkpoint", metavar="DIR", help="Where Spark keeps how far it is; the same again goes on from there."
+    "--checkpoint", metavar="DIR", help="Checkpoint directory. Run again with the same one to resume."
 )
 CONF = click.option(
     "--conf",
@@ -94,19 +99,34 @@ class Job:
 
     @contextmanager
     def spark(self, app: str) -> Iterator[SparkSession]:
-        """A session until the block ends; an error of Spark's becomes one of ours, in a line."""
+        """A session until the block ends; an error of Spark's becomes one of ours, in a line. For commands that show
+        nothing but their result; a terminal shows that Spark starts."""
+        from penstock.cli.pipeline_progress import showing
         from penstock.cli.pipeline_session import spark_session
 
-        with spark_session(app, self.master, self.conf) as session:
-            yield session
+        with ExitStack() as starting:
+            if sys.stderr.isatty():
+                starting.enter_context(showing()).say("starting Spark")
+            with spark_session(app, self.master, self.conf) as session:
+                starting.close()
+                yield session
 
     @contextmanager
-    def progress(self) -> Iterator[Report]:
-        """Call it with each batch: a live line on a terminal, a line each elsewhere, JSON where asked for."""
-        from penstock.cli.pipeline_progress import reporting
+    def running(self, app: str, *, resume: str, is_bounded: bool = True) -> Iterator[Running]:
+        """What the job does is shown and signals end it well, from before Spark is imported until the block ends."""
+        from penstock.cli.pipeline_running import running
 
-        with reporting(as_json=self.as_json) as report:
-            yield report
+        with running(self, app, resume=resume, is_bounded=is_bounded) as made:
+            yield made
+
+
+def refuse_both(first: str, *others: str) -> None:
+    """A wrong call if the command line has this option and one of the others, by the names of their parameters."""
+    context = click.get_current_context()
+    flags = {item.name: item.opts[0] for item in context.command.params}
+    given = [name for name in (first, *others) if context.get_parameter_source(name) is _COMMAND_LINE]
+    if first in given and len(given) > 1:
+        raise click.UsageError(f"{flags[first]} and {flags[given[1]]} cannot both be given", context)
 
 
 def access_options(command: Callable[..., T]) -> Callable[..., T]:

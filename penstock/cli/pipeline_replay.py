@@ -1,21 +1,23 @@
 """`penstock pipeline replay`: messages of an archive, a topic or a store directory are sent to a topic once more.
 
-Options become arguments of `penstock.spark.replay`, its slices lines, its result a few lines or a JSON object. Ends
-with 1 if the target does not hold what was sent, with 0 also if it was asked to stop and can go on.
+Options become arguments of `penstock.spark.replay`, its slices lines, its result a few lines or a JSON object. Exits
+1 if the target does not hold what was sent, 130 if it was interrupted.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.clients import echo_json
 from penstock.cli.option_types import NumberType, SizeType
 from penstock.cli.pipeline_options import Job, pipeline_options
-from penstock.cli.pipeline_steps import ShareType, TimeType, told_steps
+from penstock.cli.pipeline_running import BATCH_WAIT_S
+from penstock.cli.pipeline_steps import ShareType, TimeType
 
 if TYPE_CHECKING:
+    from penstock.cli.pipeline_progress import Progress
     from penstock.spark.pipelines.replay import ReplayResult, Step
 
 
@@ -69,88 +71,85 @@ def replay(
 ) -> int:
     """Send messages of SOURCE to a topic once more.
 
-    SOURCE is archive:DIR, store:DIR, a directory, or log:TOPIC,... of the running cluster. With --checkpoint a replay
-    that was interrupted goes on, and one that is finished adds nothing.
+    SOURCE is archive:DIR, store:DIR, a directory, or log:TOPIC,... of the running cluster. With --checkpoint the same
+    command resumes a replay that was interrupted, and adds nothing to a finished one. Exits 1 if the target does not
+    hold what was sent, 130 if it is interrupted.
     """
     from dataclasses import replace
 
-    from penstock.spark import needs_extra
+    kept = f"run the same command with --checkpoint {job.checkpoint} to resume"
+    with job.running("replay", resume=kept if job.checkpoint else "nothing was sent") as running:
+        from penstock.spark.pipelines.audit_sources import parse_source
+        from penstock.spark.pipelines.replay import ReplaySettings, check_replay, run_replay
+        from penstock.spark.pipelines.replay_plan import SLICE_BYTES, SLICE_ROWS, Wanted
 
-    try:
-        from penstock.spark.pipelines.replay import ReplaySettings
-        from penstock.spark.pipelines.replay import replay as run
-    except ModuleNotFoundError as error:
-        raise needs_extra(error) from error
-    from penstock.spark.pipelines.audit_sources import parse_source
-    from penstock.spark.pipelines.replay_plan import SLICE_BYTES, SLICE_ROWS
-    from penstock.spark.running import stopping_on_signals
-
-    settings = ReplaySettings(
-        rate=rate,
-        slice_rows=slice_rows or SLICE_ROWS,
-        slice_bytes=slice_bytes or SLICE_BYTES,
-        verify=verifying,
-        on_gap="skip" if skip_gaps else "fail",
-    )
-    opened = replace(
-        parse_source(source, job.nameserver, topics, job.access),
-        start=start[1],
-        end=end[1],
-        start_text=start[0],
-        end_text=end[0],
-    )
-    with job.spark("replay") as spark, told_steps(job.as_json) as tell, stopping_on_signals() as stop:
-        result = run(
-            opened,
-            target,
-            nameserver=job.nameserver,
-            access=job.access,
-            where=where,
-            keys=keys,
-            tags=tags,
-            by_key=by_key,
-            checkpoint=job.checkpoint,
-            dry_run=dry_run,
-            settings=settings,
-            spark=spark,
-            tell=tell,
-            report=lambda step: _report(step, job.as_json, tell),
-            stop=lambda: stop.is_asked,
+        settings = ReplaySettings(
+            rate=rate,
+            slice_rows=slice_rows or SLICE_ROWS,
+            slice_bytes=slice_bytes or SLICE_BYTES,
+            verify=verifying,
+            on_gap="skip" if skip_gaps else "fail",
         )
+        opened = replace(
+            parse_source(source, job.nameserver, topics, job.access),
+            start=start[1],
+            end=end[1],
+            start_text=start[0],
+            end_text=end[0],
+        )
+        wanted = Wanted(opened, target, job.nameserver, where, keys, tags, by_key, job.access)
+        running.check(
+            lambda: check_replay(wanted, job.checkpoint, dry_run=dry_run), f"{opened.label} and {target}"
+        )
+
+        def report(step: Step) -> None:
+            if not job.checkpoint:
+                running.resume = (
+                    f"{step.rows_done:,} of {step.rows_total:,} messages were sent, and without --checkpoint "
+                    "this cannot resume: run again, it sends all of them"
+                )
+            _report(step, running.progress)
+
+        with running.spark(BATCH_WAIT_S, "stopping after this slice; Ctrl-C again stops at once") as spark:
+            result = run_replay(
+                wanted,
+                settings,
+                spark,
+                job.checkpoint,
+                dry_run=dry_run,
+                tell=running.progress.step,
+                report=report,
+                stop=lambda: running.stop.is_asked,
+            )
     if job.as_json:
         echo_json({"event": "result", **result.to_json()}, lines=True)
     else:
-        _show(result, job.checkpoint)
-    return result.exit_code
+        _show(result, running.resume)
+    return running.exit_code or result.exit_code
 
 
-def _report(step: Step, as_json: bool, tell: Any) -> None:
+def _report(step: Step, progress: Progress) -> None:
     from penstock.spark.progress import duration, short
 
     rate = step.rows / step.seconds if step.seconds > 0 else 0.0
-    if as_json:
-        echo_json(
-            {
-                "event": "slice",
-                "slice": step.slice + 1,
-                "slices": step.slices,
-                "rows": step.rows,
-                "rows_done": step.rows_done,
-                "rows_total": step.rows_total,
-                "seconds": round(step.seconds, 3),
-            },
-            lines=True,
-        )
-        return
     left = step.rows_total - step.rows_done
     eta = f"  ETA {duration(left / rate)}" if left and rate else ""
-    tell(
-        f"slice {step.slice + 1} of {step.slices}  +{step.rows:,} rows  {short(rate)} rows/s  "
-        f"{step.rows_done:,} of {step.rows_total:,}{eta}"
+    progress.done(
+        {
+            "event": "slice",
+            "slice": step.slice + 1,
+            "slices": step.slices,
+            "rows": step.rows,
+            "rows_done": step.rows_done,
+            "rows_total": step.rows_total,
+            "seconds": round(step.seconds, 3),
+        },
+        f"slice {step.slice + 1} of {step.slices}  {step.rows_done:,} of {step.rows_total:,}  "
+        f"{short(rate)} rows/s{eta}",
     )
 
 
-def _show(result: ReplayResult, checkpoint: str | None) -> None:
+def _show(result: ReplayResult, resume: str) -> None:
     from rich.text import Text
 
     from penstock.cli.console import count_text, output, size_text
@@ -167,12 +166,7 @@ def _show(result: ReplayResult, checkpoint: str | None) -> None:
     else:
         console.print(Text(f"{result.id}: sent {result.added:,} of {what} to {printable(result.target)}"))
     if result.stopped:
-        again = (
-            f"the same command with --checkpoint {checkpoint} goes on"
-            if checkpoint
-            else "it had no checkpoint"
-        )
-        console.print(Text(f"stopped; {again}"))
+        console.print(Text(f"stopped; {printable(resume)}"))
     for problem in result.problems:
         console.print(Text(printable(problem), style="bold red"))
     if result.verified is not None and not result.problems:

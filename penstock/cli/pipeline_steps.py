@@ -1,21 +1,12 @@
-"""What the audit and replay commands share: times and durations as options, and steps as lines.
-
-Rule: people read standard error, programs standard output. On a terminal the step at hand is one line that changes;
-elsewhere each is a line; with JSON each is an object in a line of standard output.
-"""
+"""Times, durations and numbers with a fraction as options of the Spark commands."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.clients import echo_json
-from penstock.cli.escaping import one_line
 from penstock.cli.option_types import parse_time_ms
 
 if TYPE_CHECKING:
@@ -80,19 +71,3 @@ class ShareType(FloatParam):
         if not self._low <= number <= self._high:
             self.fail(f"{value} is not between {self._low:g} and {self._high:g}", param, ctx)
         return number
-
-
-@contextmanager
-def told_steps(as_json: bool) -> Iterator[Callable[[str], None]]:
-    """What to call with each step."""
-    if as_json:
-        yield lambda text: echo_json({"event": "step", "text": text}, lines=True)
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        with console.status("") as status:
-            yield lambda text: status.update(Text(one_line(text)))
-    else:
-        yield lambda text: click.echo(one_line(text), err=True)

@@ -10,8 +10,10 @@ import click
 from penstock.cli.clients import echo_json
 from penstock.cli.escaping import one_line, printable
 from penstock.cli.pipeline_options import Job, access_options, pipeline_options
+from penstock.cli.pipeline_running import AFTER_THE_BATCH, BATCH_WAIT_S
 
 if TYPE_CHECKING:
+    from penstock.cli.pipeline_running import Running
     from penstock.client.access import Access
     from penstock.spark.pipelines.stream_status import PipelineStatus
 
@@ -63,40 +65,53 @@ def validate(file: str, no_spark: bool, job: Job) -> int:
 @click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
 @pipeline_options()
 def run_file(file: str, once: bool, job: Job) -> int:
-    """Run FILE until SIGINT or SIGTERM; the same again goes on where it stopped."""
-    from penstock.spark.pipelines.stream_run import PipelineFileError, run_pipeline
-    from penstock.spark.running import stopping_on_signals
+    """Run FILE until SIGINT or SIGTERM; run the same command again to resume.
+
+    Exits 1 if FILE is wrong, 130 if it is interrupted with --once.
+    """
+    from penstock.spark.pipelines import stream_run
 
     nameserver, settings = _told(file, job)
     job = replace(job, conf=settings)
     try:
-        with job.spark("stream") as spark, stopping_on_signals() as stop, job.progress() as report:
-            done = run_pipeline(
-                file,
-                spark=spark,
-                nameserver=nameserver,
-                access=job.access,
-                checkpoint=job.checkpoint,
-                once=once,
-                report=report,
-                stop=stop,
-                on_failure=lambda *told: _say_failure(*told, as_json=job.as_json),
+        with job.running("stream", resume="run the same command to resume", is_bounded=once) as running:
+            read = stream_run.read_runnable(
+                file, nameserver=nameserver, access=job.access, checkpoint=job.checkpoint
             )
-    except PipelineFileError as error:
+            resumes = any(stream_run.has_begun(read, sink.name) for sink in read.sinks)
+            running.check(lambda: stream_run.check_file(read), f"{file} at {nameserver}", resumes=resumes)
+            with running.spark(BATCH_WAIT_S, AFTER_THE_BATCH) as spark:
+                done = stream_run.run_file(
+                    read,
+                    spark,
+                    once=once,
+                    report=running.progress.batch,
+                    stop=running.stop,
+                    on_failure=lambda *said: _say_failure(*said, running=running, as_json=job.as_json),
+                )
+    except stream_run.PipelineFileError as error:
         for problem in error.problems:
             click.echo(one_line(f"{file}: {problem}"), err=True)
         return EXIT_WRONG
     for name, item in done.sinks.items():
         ended = "stopped" if item.stopped else "done"
-        facts = {"batches": item.batches, "rows": item.rows, "seconds": round(item.seconds, 1)}
+        facts = {
+            "batches": item.batches,
+            "rows": item.written,
+            "rows_read": item.rows,
+            "seconds": round(item.seconds, 1),
+        }
         if job.as_json:
             echo_json({"event": ended, "query": name, **facts, "restarts": item.restarts}, lines=True)
         else:
             click.echo(
-                f"{name}: {ended}, {item.rows:,} rows in {item.batches:,} batches, {item.seconds:.1f} s"
-                + (f", started again {item.restarts} times" if item.restarts else "")
+                f"{name}: {ended}, {item.written:,} rows in "
+                f"{item.batches:,} batch{'es' if item.batches != 1 else ''}, {item.rows:,} read, {item.seconds:.1f} s"
+                + (f", restarted {item.restarts} times" if item.restarts else "")
             )
-    return 0
+    if not job.as_json and running.stop.is_asked:
+        click.echo("run the same command to resume")
+    return running.exit_code
 
 
 def _told(file: str, job: Job) -> tuple[str, dict[str, str]]:
@@ -108,13 +123,13 @@ def _told(file: str, job: Job) -> tuple[str, dict[str, str]]:
     return job.nameserver_given or read.nameserver or job.nameserver, {**settings, **job.conf}
 
 
-def _say_failure(name: str, reason: str, wait_s: float, *, as_json: bool) -> None:
+def _say_failure(name: str, reason: str, wait_s: float, *, running: Running, as_json: bool) -> None:
     if as_json:
         echo_json(
             {"event": "failed", "query": name, "reason": reason, "again_in_seconds": wait_s}, lines=True
         )
     else:
-        click.echo(one_line(f"{name} failed: {reason}; starting it again in {wait_s:.0f} s"), err=True)
+        running.failed(name, reason, wait_s)
 
 
 @stream.command()

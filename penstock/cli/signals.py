@@ -7,11 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+EXIT_INTERRUPTED = 130
+
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt while the block runs. In another thread there are no signals."""
-    if threading.current_thread() is not threading.main_thread():
+    """SIGTERM raises KeyboardInterrupt while the block runs, unless the command handles it already. In another thread
+    there are no signals."""
+    is_handled = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    if is_handled or threading.current_thread() is not threading.main_thread():
         yield
         return
 

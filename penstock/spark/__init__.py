@@ -11,6 +11,7 @@ reads store directories; nothing in this room is imported by a server. docs/spar
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,13 @@ def needs_extra(error: ModuleNotFoundError) -> Exception:
     if (error.name or "").partition(".")[0] not in _EXTRA:
         return error
     return PenstockError(f"{error.name} is not installed", install_hint("spark"))
+
+
+def require_extra() -> None:
+    """Raise if PySpark is not installed, without importing it: that takes a while."""
+    for name in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise needs_extra(ModuleNotFoundError(name=name))
 
 
 def __dir__() -> list[str]:

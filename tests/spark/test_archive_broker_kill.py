@@ -89,7 +89,7 @@ def test_the_archive_outlives_kills_of_its_broker_and_has_each_message_once(tmp_
             while begun < len(stored):
                 begun += running.run_batches(1)
             terminate(running)
-            last = running.end()[-1]
+            last = running.end(0)[-1]
         assert (last["event"], last["stopped"], last["rows"], last["gaps"]) == ("done", True, len(stored), 0)
         assert sender.failures, "the broker was away while somebody sent"
         assert stored == stored_rows(names.address)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -61,18 +60,14 @@ class Command:
                 return rows
         raise AssertionError(f"it ended: {self.log.read_text()}")
 
-    def end(self) -> list[dict]:
-        """Wait for the good end; what it still said."""
+    def end(self, code: int) -> list[dict]:
+        """Wait for the end; what it still said."""
         said = list(self.events())
-        code = self.process.wait(120)
         told = self.log.read_text()
-        assert code == 0, told
-        # Spark's own server for accumulators prints a trace when its JVM ends in the middle of an update.
-        ours = re.sub(
-            r"-{40}\nException occurred during processing of request.*?-{40}\n", "", told, flags=re.S
-        )
-        assert "Traceback" not in ours, told
-        assert "Error" not in ours, told
+        assert self.process.wait(120) == code, told
+        # Not even that of Spark's own server for accumulators, whose JVM may end in the middle of an update.
+        for noise in ("Traceback", "Error", "org.apache"):
+            assert noise not in told, told
         assert list(self.temporary.glob("penstock-spark-*")) == []
         return said
 
@@ -116,17 +111,18 @@ def sent(node, topic: str, first: int) -> list[Row]:
 def test_an_archive_that_is_interrupted_and_terminated_has_each_message_once(
     spark, node, tmp_path: Path
 ) -> None:
-    """The short variant interrupts; test_archive_broker_kill terminates. The last run is in the shared session."""
+    """The short variant interrupts; test_archive_broker_kill terminates. The last run is in the shared session. A run
+    that would have ended by itself says with its exit status that it has not."""
     topic, root = node.topic("orders", 3), tmp_path / "archive"
     line = ["archive", "--topic", topic, "--to", str(root), "--nameserver", node.address]
-    endless = [*line, "--every", "0s", "--max-rows", str(by_length(40, 100))]
+    bounded = [*line, "--once", "--max-rows", str(by_length(40, 100))]
     rows = sent(node, topic, 0)
     done = 0
     for stop in (interrupt, terminate) if LONG else (interrupt,):
-        with command(tmp_path, *endless) as running:
+        with command(tmp_path, *bounded) as running:
             begun = running.run_batches(2)
             stop(running)
-            *batches, last = running.end()
+            *batches, last = running.end(130)
         begun += sum(event["rows"] for event in batches)
         assert (last["event"], last["stopped"], last["rows"]) == ("done", True, begun)
         done += begun
@@ -235,20 +231,21 @@ def test_a_pipeline_that_is_interrupted_and_terminated_writes_each_row_once(
     where = {"nameserver": node.address, "source": source, "target": target}
     file.write_text(FILE.format(**where, max_rows=by_length(40, 100)))
     rows = sent(node, source, 0)
-    done = 0
+    done = written = 0
     for stop in (interrupt, terminate) if LONG else (terminate,):
         with command(tmp_path, "stream", "run", str(file)) as running:
             begun = running.run_batches(2)
             stop(running)
-            *batches, last = running.end()
+            *batches, last = running.end(0)
         begun += sum(event["rows"] for event in batches)
-        assert (last["event"], last["query"], last["rows"]) == ("stopped", "copies", begun)
+        assert (last["event"], last["query"], last["rows_read"]) == ("stopped", "copies", begun)
         assert last["restarts"] == 0
-        # A batch that was published when the signal came, and not committed, is in no report. The next run begins
-        # with it, and the broker answers that it is there.
+        # A batch that was published when the query was stopped, and not committed, is in no report. It counts all the
+        # same; the next run begins with it, and the broker answers that it is there.
         done += begun
+        written += last["rows"]
         stored = len(copies(node, target))
-        assert done <= stored < len(rows), "it stopped on the way"
+        assert done <= written == stored < len(rows), "it stopped on the way"
         assert not (tmp_path / "state" / "running").exists()
         rows += sent(node, source, len(rows))
     file.write_text(FILE.format(**where, max_rows=MESSAGES))

@@ -354,8 +354,9 @@ tags = "channel"
     events = [json.loads(text) for text in done.stdout.splitlines()]
     assert [(event["event"], event["query"], event["rows"]) for event in events] == [
         ("batch", "copies", 100),
-        ("done", "copies", 100),
+        ("done", "copies", 49),
     ]
+    assert (events[0]["rows_written"], events[1]["rows_read"]) == (49, 100)
     again = CliRunner().invoke(root, [*line, "--checkpoint", str(tmp_path / "elsewhere")])
     assert again.stdout.startswith("copies: done, 0 rows in 0 batches"), again.output
     assert not (tmp_path / "copies-checkpoint").exists()

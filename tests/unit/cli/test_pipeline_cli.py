@@ -12,14 +12,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli import pipeline_progress
 from penstock.cli.main import root
 from penstock.cli.pipeline import PIPELINES
 from penstock.cli.pipeline_options import Job, pipeline_options
 from penstock.cli.pipeline_steps import TimeType
 from penstock.errors import PenstockError
 from penstock.spark.pipelines.sql import Places
-from penstock.spark.progress import Batch
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = """\
@@ -30,7 +28,6 @@ topic = "orders"
 from = "orders"
 path = "out"
 """
-BATCH = Batch("totals", 12, 150_000, 142_000.0, 1.056, 1_200_000, {"orders/a/0": 1_200_000})
 
 
 def invoke(*arguments: object) -> Any:
@@ -150,41 +147,6 @@ def test_options_that_mean_nothing_to_a_command_are_not_there() -> None:
 def test_what_is_no_setting_of_spark_is_refused() -> None:
     with pytest.raises(PenstockError, match="executor\\.memory: no setting of Spark"):
         job_of("--conf", "executor.memory=4g")
-
-
-# -- progress ------------------------------------------------------------------------------------------------------
-
-
-def test_off_a_terminal_a_batch_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pipeline_progress.reporting() as report:
-        report(BATCH)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert (
-        captured.err == "totals  batch 12  +150,000 rows  142k rows/s  lag 1.2M (orders/a/0 1.2M)  ETA 8 s\n"
-    )
-
-
-def test_for_programs_a_batch_is_an_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    with pipeline_progress.reporting(as_json=True) as report:
-        report(BATCH)
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    assert json.loads(captured.out)["rows"] == 150_000
-
-
-def test_on_a_terminal_each_query_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-
-    console = Console(force_terminal=True, width=100, record=True)
-    monkeypatch.setattr(pipeline_progress.sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("rich.console.Console", lambda **_: console)
-    with pipeline_progress.reporting() as report:
-        report(BATCH)
-        report(Batch("other\x1b[2J", 0, 1, 1.0, 1.0, None))
-    text = console.export_text()
-    assert "totals  batch 12" in text
-    assert "\x1b[2J" not in text
 
 
 # -- stream --------------------------------------------------------------------------------------------------------
