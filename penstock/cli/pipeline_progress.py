@@ -167,6 +167,8 @@ class _Lines(_View):
             line = self._lines[name] = _Line(text, now, is_done)
             if is_done:
                 self._lines.pop("", None)  # the phase before the batches is over
+            else:
+                self._print_held(now)
             if is_done and before is not None and before.due_ms > now:
                 line.due_ms = before.due_ms  # soon, with what is newest then
             else:
@@ -177,8 +179,14 @@ class _Lines(_View):
         age = f"  ({passed} s{' ago' if line.is_done else ''})" if line.is_shown else ""
         click.echo(_named(self._lines, name) + age, err=True)
         line.is_shown = True
-        # Twice as long each time: nothing new for a day is twenty lines.
-        line.due_ms = now + max(int(LINE_S * 1000), now - line.since_ms)
+        # Later and later: nothing new for a day is less than a hundred lines.
+        line.due_ms = now + max(int(LINE_S * 1000), (now - line.since_ms) // 10)
+
+    def _print_held(self, now: int) -> None:
+        """Batches that wait for their turn."""
+        for name, line in self._lines.items():
+            if line.is_done and not line.is_shown:
+                self._print(name, line, now)
 
     def _tick(self) -> None:
         super()._tick()
@@ -197,9 +205,7 @@ class _Lines(_View):
             return
         if self.urgent:
             click.echo(self.urgent, err=True)
-        for name, line in self._lines.items():
-            if line.is_done and not line.is_shown:
-                self._print(name, line, self._clock.monotonic_ms())
+        self._print_held(self._clock.monotonic_ms())
 
 
 class _Terminal(_View):

@@ -81,10 +81,18 @@ def find_queues(scan: Scan, options: ReadOptions) -> list[QueueId]:
     for topic in options.topic:
         if topic not in found:
             raise RouteNotFoundError(
-                f"there is no topic {topic!r}{_near_topics(scan, topic)}",
-                f"create it first: `penstock topic create {topic}`, or look whether its broker is up",
+                f"there is no topic {topic!r}{_near_topics(scan, topic)}", _advice(scan, topic)
             )
     return [queue for queues in found.values() for queue in queues]
+
+
+def _advice(scan: Scan, topic: str) -> str:
+    """What to do about a topic without queues, which may be at brokers that are down."""
+    try:
+        scan.queues(topic)
+    except RouteNotFoundError as error:
+        return error.hint
+    return "it has just come: try again"
 
 
 def _near_topics(scan: Scan, topic: str) -> str:

@@ -81,18 +81,15 @@ def check_target(options: WriteOptions, *, must_exist: bool = False) -> None:
     that name their topics themselves are judged as they come."""
     with reaching(options.nameserver, options.access) as settings:
         try:
-            if must_exist or options.delivery == AT_LEAST_ONCE:
-                with Admin(options.nameserver, **settings) as admin:
-                    _check_queues(admin, options.topic, must_exist)
+            with Admin(options.nameserver, **settings) as admin:
+                _check_queues(admin, options.topic, must_exist)
             if options.delivery != AT_LEAST_ONCE:
                 with Staging(options.nameserver, retry_ms=0, **settings) as staging:
                     staging.home(PROBE_QUERY, options.topic, options.broker)
         except RouteNotFoundError as error:
             near = _near_topic(options, settings)
-            hint = f"create it first: `penstock topic create {options.topic}`"
-            raise RouteNotFoundError(
-                f"there is no topic {options.topic!r} to write to{near}", hint
-            ) from error
+            message = f"there is no topic {options.topic!r} to write to{near}"
+            raise RouteNotFoundError(message, error.hint) from error
 
 
 def _check_queues(admin: Admin, topic: str, must_exist: bool) -> None:

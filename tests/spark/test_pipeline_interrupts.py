@@ -93,7 +93,11 @@ def jobs(spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch) -> Jo
 @pytest.fixture(scope="module")
 def orders(node: Node) -> str:
     topic = node.topic("orders", 2)
-    node.send(topic, [{"body": b"%d" % number, "keys": f"k{number}"} for number in range(ROWS)])
+    for queue in range(2):
+        numbers = range(queue, ROWS, 2)
+        node.send(
+            topic, [{"body": b"%d" % number, "keys": f"k{number}"} for number in numbers], queue_id=queue
+        )
     return topic
 
 

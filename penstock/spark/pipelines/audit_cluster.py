@@ -32,6 +32,8 @@ def cluster_topics(source: Source, **settings: Any) -> list[str]:
 
 def _topics(admin: Admin, source: Source) -> list[str]:
     names = admin.list_topics(internal=True)
+    if source.topics and not names:
+        admin.queues(source.topics[0])  # says what is wrong with a cluster that has none
     if not source.topics:
         # The admin client knows which of the names are the cluster's and the brokers' own.
         plain = set(admin.list_topics())

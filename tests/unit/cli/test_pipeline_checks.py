@@ -17,7 +17,9 @@ from click.testing import CliRunner, Result
 import penstock
 from penstock.cli import pipeline_session
 from penstock.cli.main import root
+from penstock.client.loop_thread import LoopThread
 from penstock.testing import broker
+from penstock.testing.embedded import EmbeddedBroker
 from tests.support.guarded_node import SECRETS, GuardedNode, guarded_node
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -161,6 +163,31 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_dead_broker_behind_a_live_name_server_is_told(job: str, dead: str, refused: Refused) -> None:
     assert "127.0.0.1:1" in refused(job, dead)
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[str]:
+    """A name server whose last broker is gone."""
+    embedded, thread = EmbeddedBroker(), LoopThread("penstock-test-broker")
+    try:
+        thread.run(embedded.start())
+        try:
+            assert embedded.broker is not None
+            thread.run(embedded.broker.stop())
+            yield embedded.address
+        finally:
+            thread.run(embedded.stop())
+    finally:
+        thread.stop()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_without_brokers_the_advice_is_not_to_create_the_topic(
+    job: str, empty: str, refused: Refused
+) -> None:
+    said = refused(job, empty)
+    assert "no broker is registered: start the brokers" in said
+    assert "create" not in said
 
 
 def test_a_job_without_an_end_that_has_run_before_waits_for_brokers(

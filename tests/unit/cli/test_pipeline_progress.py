@@ -87,8 +87,9 @@ def test_in_a_log_batches_are_a_line_every_few_seconds_and_the_last_one_is_there
     wait_until(log.shows(batch(0).line(), batch(2).line()), "the newest batch is a line")
     for number in range(3, 6):
         progress.batch(batch(number))
+    progress.say("stopping Spark")
     progress.close()
-    assert log.lines == [batch(number).line() for number in (0, 2, 5)]
+    assert log.lines == [*(batch(number).line() for number in (0, 2, 5)), "stopping Spark"]
 
 
 def test_in_a_log_a_line_comes_again_less_and_less_often(
@@ -101,9 +102,11 @@ def test_in_a_log_a_line_comes_again_less_and_less_often(
     wait_until(log.shows("starting Spark", "starting Spark  (5 s)"), "it is said again after 5 s")
     clock.advance(int(LINE_S * 1000))
     wait_until(log.shows("starting Spark  (5 s)", "starting Spark  (10 s)"), "after 10 s")
-    clock.advance(int(LINE_S * 1000))
-    clock.advance(int(LINE_S * 1000))
-    wait_until(log.shows("starting Spark  (10 s)", "starting Spark  (20 s)"), "and after 20 s")
+    clock.advance(1_000_000)
+    wait_until(log.shows("starting Spark  (10 s)", "starting Spark  (1010 s)"), "late is better than never")
+    clock.advance(101_000)
+    wait_until(log.shows("starting Spark  (1111 s)"), "the next one after a tenth of the time")
+    assert len(log.lines) == 5
     progress.batch(batch(0))
     clock.advance(int(LINE_S * 1000))
     wait_until(log.shows(batch(0).line(), f"{batch(0).line()}  (5 s ago)"), "the phase is over")
