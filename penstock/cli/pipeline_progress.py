@@ -166,7 +166,7 @@ class _Lines(_View):
             before = self._lines.get(name)
             line = self._lines[name] = _Line(text, now, is_done)
             if is_done:
-                self._lines.pop("", None)  # the phase before the batches is over
+                self._lines.pop("", None)  # the phase before the batches has ended
             else:
                 self._print_held(now)
             if is_done and before is not None and before.due_ms > now:

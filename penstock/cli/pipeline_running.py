@@ -8,7 +8,7 @@
 
 Rules: before Spark starts an interrupt is a KeyboardInterrupt; while Spark runs it never strikes Py4J, which would
 print a traceback and lose the answer that it waits for. A job that waits for nothing is cancelled by another thread.
-Whoever stops a bounded job gets 130, however far it came; a job without an end is stopped that way, and ends with 0.
+An interrupted job exits 130, however far it came; one without an end is meant to be stopped so, and exits 0.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def spark_session(
         except ModuleNotFoundError as error:
             raise needs_extra(error) from error
         try:
-            with sigterm_interrupts(), _logging_to(path), _started(app, master, conf, path) as session:
+            with sigterm_interrupts(), logging_to(path), _started(app, master, conf, path) as session:
                 yield session
         except (PySparkException, Py4JError) as error:
             is_named = True
@@ -101,7 +101,7 @@ def _interrupts_as_they_are() -> Iterator[None]:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
+def logging_to(path: Path) -> Iterator[None]:
     """What libraries log while the block runs goes to the file instead of standard error."""
     from pyspark.logger import PySparkLogger
 

@@ -1,4 +1,4 @@
-"""Whether a server speaks TLS, found out by trying: for errors that can say more than that nobody answered."""
+"""Whether a server speaks TLS, found out by trying: for errors that say more than "no answer"."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _near_topic(options: WriteOptions, settings: dict[str, Any]) -> str:
         with Admin(options.nameserver, **settings) as admin:
             near = near_names(options.topic, admin.list_topics())
     except PenstockError:
-        return ""  # who may write to some topics need not be told of the others
+        return ""  # a writer of some topics may not list the others
     return f", did you mean {near.rstrip('?')}" if near else ""
 
 

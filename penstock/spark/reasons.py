@@ -12,7 +12,8 @@ import re
 LENGTH_MAX = 600
 _PYTHON_ERROR = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*): (.+)$", re.M)
 _OURS = re.compile(r"^\s*penstock\.(?:errors|[\w.]+)\.(\w+): (.+)$", re.M)
-_STACK = re.compile(r"\n\s*(?:at [\w.$]+\(|=== |JVM stacktrace:|Driver stacktrace:)")
+# A stack, or the plan of a query, which names every column and not the mistake.
+_STACK = re.compile(r"\n\s*(?:at [\w.$]+\(|=== |JVM stacktrace:|Driver stacktrace:)|;?\n(?:'[A-Z]|\+- )")
 # Python's frame lines and the JVM's own wrappers, which look like errors but say nothing.
 _WRAPPERS = frozenset(
     ("File", "PythonException", "SparkException", "StreamingQueryException", "Caused by", "Py4JJavaError")

@@ -165,7 +165,7 @@ def run(
 
 def _finish(watched: Iterable[_Watched], clock: Clock) -> None:
     """End each query after its batch at hand, at once: while others still work it would begin, and even publish,
-    batches that nobody counts. What is not finished within the limit is cut off."""
+    batches that are not counted. What is not finished within the limit is cut off."""
     deadline_ms = clock.monotonic_ms() + int(BATCH_WAIT_S * 1000)
     left = {item: item.seen for item in watched}
     while left and clock.monotonic_ms() < deadline_ms:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click.testing
 import pytest
+from pyspark.errors import PySparkException
 
 from penstock.cli import pipeline_session
 from penstock.cli.main import root
@@ -35,8 +36,10 @@ RESUME = "run the same command to resume"
 class Jobs:
     """`penstock pipeline ...` in this process. With `interrupt`, as if Ctrl-C were pressed at that moment."""
 
-    def __init__(self, spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._spark, self._address = spark, node.address
+    def __init__(
+        self, spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch, folder: Path
+    ) -> None:
+        self._spark, self._address, self._log = spark, node.address, folder / "spark.log"
         self._moment = ""
         monkeypatch.setattr(pipeline_session, "spark_session", self._session)
         for name in ("say", "step", "done"):
@@ -47,7 +50,11 @@ class Jobs:
         self, app: str, master: str | None, conf: Any, log: Path | None = None
     ) -> Iterator[SparkSession]:
         self._reached(START)
-        yield self._spark
+        try:
+            with pipeline_session.logging_to(self._log):
+                yield self._spark
+        except PySparkException as error:
+            raise pipeline_session.told(error, None) from error
 
     def _watched(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
         def watched(progress: Progress, *said: Any, **more: Any) -> None:
@@ -86,8 +93,8 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    return Jobs(spark, node, monkeypatch)
+def jobs(spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Jobs:
+    return Jobs(spark, node, monkeypatch, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +163,10 @@ def test_an_interrupted_compact_ends_with_130_and_resumes(jobs: Jobs, orders: st
     for early in ("checking", START):
         jobs.interrupted(*line, at=early, says=f"interrupted; {RESUME}")
         assert not to.exists()
+    wrong = jobs.run(*line, "--key", "no_such_column")
+    assert (wrong.exit_code, "`no_such_column` cannot be resolved" in wrong.stderr) == (2, True)
+    assert "Project" not in wrong.stderr, "the plan is no help"
+    assert not to.exists()
     *_, last = jobs.interrupted(*line, at=FIRST_BATCH, says="stopping after this batch")
     assert last["stopped"]
     assert 0 < last["rows"] < ROWS

@@ -177,6 +177,8 @@ def run_compact(
     on_failure: OnFailure | None = None,
 ) -> Compacted:
     """The same, of a job that may have been checked before Spark started."""
+    # Reject an expression that Spark does not understand before there is a directory.
+    keyed(spark.createDataFrame([], message_schema()), job.key)
     table = LatestTable(job.root, job.key, job.buckets)
     lock = job.own(table.tree)
     try:
@@ -191,7 +193,6 @@ def run_compact(
 def _start(spark: SparkSession, job: CompactJob, table: LatestTable) -> Any:
     table.prepare()
     frame = messages_reader(spark, stream=True).options(**job.source()).load()
-    keyed(frame, job.key)  # an expression that Spark does not understand is told now
     writer = frame.writeStream.foreachBatch(table.take).option("checkpointLocation", job.checkpoint_place)
     if job.once:
         return writer.trigger(availableNow=True).start()

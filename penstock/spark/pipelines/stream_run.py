@@ -113,7 +113,7 @@ def read_runnable(
     access: Access = FROM_ENVIRONMENT,
     checkpoint: str | None = None,
 ) -> PipelineFile:
-    """A file in which nothing is wrong, as far as can be told without Spark."""
+    """A file in which nothing is wrong, as far as can be judged without Spark."""
     file = read_pipeline(path, nameserver=nameserver, checkpoint=checkpoint, access=access)
     if file.problems:
         raise PipelineFileError(file.path, file.problems)

@@ -57,7 +57,7 @@ class Written:
         return found
 
     def _published(self, sink: Sink) -> Home | None:
-        """What the sink's query has published last; None if nobody knows."""
+        """What the sink's query has published last; None if it is not known."""
         if not sink.is_ours:
             return None
         options = WriteOptions.parse(sink.options)
@@ -76,7 +76,7 @@ class Written:
 
 
 def _batch_of(home: Home | None) -> int:
-    """The number of the last batch that is published there; -1 before the first, and where nobody knows."""
+    """The number of the last batch that is published there; -1 before the first, and where it is not known."""
     return -1 if home is None or home.status.batch_id is None else home.status.batch_id
 
 

@@ -34,6 +34,11 @@ Driver stacktrace: SQLSTATE: XXKST
             "[PARSE_SYNTAX_ERROR] Syntax error at 'frm'.\n== SQL ==\nselect 1\n=== x",
             "[PARSE_SYNTAX_ERROR] Syntax error at 'frm'. == SQL == select 1",
         ),
+        (
+            "A column with name `no` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;\n"
+            "'Project ['no, body#7]\n+- ~SubqueryAlias o\n   +- View (`o`, [topic#0])\n",
+            "A column with name `no` cannot be resolved. SQLSTATE: 42703; line 1 pos 7",
+        ),
         ("plain", "plain"),
         ("", ""),
     ],
