@@ -6,7 +6,8 @@ where there is none, goes frame by frame through the processor table.
 
 Owned by the event loop. Requests are handled where they were read while the loop has time, else in turns with those
 of other connections (`turns.py`, A14). A peer that does not read its answers is not read from, and what it has asked
-already waits; one that makes no progress is closed (`memory.py`, A15). What a server does later for a request, when a
+already waits, as it does while many of its requests need threads; one that makes no progress is closed (`memory.py`,
+A15). What a server does later for a request, when a
 message wakes it or a thread has prepared it, passes through the same turns (`submit`, `in_turn`); threads are shared
 alike (`in_thread`). Framing errors close the connection before memory is asked for (A1).
 """
@@ -63,6 +64,10 @@ TLS_WRITE_BYTES = 64 * 1024
 SENT_AHEAD_BYTES = 256 * 1024
 # What a request under way is counted with besides its frame.
 REQUEST_BYTES = 1024
+# Who sends so much at once besides one request does not wait for answers.
+BACKLOG_BYTES = 16 * 1024
+# Requests of one peer that wait for threads; with so many, what it asks next waits to be read.
+IN_THREADS_MAX = 16
 T = TypeVar("T")
 # Pieces of a frame that are smaller than this are joined at once: kept apart, each would cost far more than it holds.
 SMALL_PIECE = 4 * 1024
@@ -111,9 +116,11 @@ class Connection(asyncio.Protocol):
         self._is_put_off = False
         # What else is done in this connection's turn.
         self._jobs: deque[Callable[[], None]] = deque()
+        # Requests that threads work for, or will; and those of this turn that may turn out to need one.
+        self._in_threads = self._begun = 0
         # Kept by `Turns` and by `Memory`.
         self.turn_tag = 0
-        self.is_queued = False
+        self.is_heavy = self.is_queued = False
         self.kept_bytes = self.noted_bytes = 0
         self._out: list[bytes | bytearray] | None = None
         self._out_size = 0
@@ -142,6 +149,11 @@ class Connection(asyncio.Protocol):
         if self.paused_since_ms is None or not self._endpoint.accepts:
             return False  # a client always reads, or two ends could wait for each other
         return self.unread_bytes > self._endpoint.memory.allowance
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether requests have to wait: until the peer has read, or until threads are done with those before."""
+        return self._in_threads >= IN_THREADS_MAX or (self.paused_since_ms is not None and self.is_clogged)
 
     @property
     def answer_room(self) -> int:
@@ -181,6 +193,7 @@ class Connection(asyncio.Protocol):
         self._take_partial()
         self._jobs.clear()
         self._endpoint.memory.forget(self)
+        self._endpoint.threads.forget(self)
         self._transport = None
         for task in self._tasks:
             task.cancel()
@@ -200,7 +213,7 @@ class Connection(asyncio.Protocol):
         endpoint = self._endpoint
         turns = endpoint.turns
         self.active_ms = self.heard_ms = endpoint.now_ms
-        is_our_turn = turns.is_free and (self.paused_since_ms is None or not self.is_clogged)
+        is_our_turn = turns.is_free and not self._must_wait
         if self._partial:
             self._keep(data)
             if self._is_put_off or self.partial_size < self._needed:
@@ -219,6 +232,7 @@ class Connection(asyncio.Protocol):
     def _work(self, data: bytes, deadline_ns: int) -> None:
         """Handle what is complete, keep the rest."""
         self._out, self._out_size = [], 0
+        self._begun = 0
         try:
             consumed = self._handle(data, deadline_ns)
         except FrameError as error:
@@ -291,7 +305,13 @@ class Connection(asyncio.Protocol):
     async def in_thread(self, prepare: Callable[[], Callable[[], T]]) -> T:
         """The outcome of work that would hold up the loop, done by a thread in this connection's turn. `prepare` is
         called in the loop just before, and returns the work."""
-        return await self._endpoint.threads.run(self, prepare)
+        self._in_threads += 1
+        try:
+            return await self._endpoint.threads.run(self, prepare)
+        finally:
+            self._in_threads -= 1
+            if self._is_put_off and self.is_open:
+                self._endpoint.turns.add(self, is_heavy=True)
 
     def serve(self, deadline_ns: int) -> bool:
         """One turn; whether something is left for the next one, and need not wait for the peer."""
@@ -301,21 +321,29 @@ class Connection(asyncio.Protocol):
             if clock.monotonic_ns() >= deadline_ns:
                 break
         else:
-            if self._is_put_off and not self.is_clogged:
+            if self._is_put_off and not self._must_wait:
                 self._is_put_off = False
                 self._work(self._take_partial(), deadline_ns)
         self._resume_reading()
-        return bool(self._jobs or self._is_put_off) and self.is_open and not self.is_clogged
+        if self._jobs:
+            return self.is_open and not self.is_clogged
+        return self._is_put_off and self.is_open and not self._must_wait
 
     def _put_off(self, *, is_heavy: bool = False) -> None:
-        """What is kept may hold a whole frame, which waits for its turn or for the peer to read."""
+        """What is kept may hold a whole frame, which waits for its turn, for threads or for the peer to read."""
         if self._transport is None or not self.is_open:
             return
         self._is_put_off = True
         self.frame_since_ms = None
         self._transport.pause_reading()
-        if not self.is_clogged:  # else it is served when the peer has read
-            self._endpoint.turns.add(self, is_heavy=is_heavy)
+        if not self._must_wait:  # else it is served when that has changed
+            self._endpoint.turns.add(self, is_heavy=is_heavy or self._has_backlog)
+
+    @property
+    def _has_backlog(self) -> bool:
+        """Whether much is kept besides the first frame, which may be a large message."""
+        first = self._partial[0] if self._partial else b""
+        return self.partial_size - int.from_bytes(first[:4], "big") > BACKLOG_BYTES
 
     def _resume_reading(self) -> None:
         if self._transport is not None and not self._is_put_off:
@@ -331,6 +359,7 @@ class Connection(asyncio.Protocol):
         self._endpoint.memory.note(self, self._endpoint.now_ms)
         if self._jobs or self._is_put_off:
             self._endpoint.turns.add(self, is_heavy=True)
+        self._endpoint.threads.resume(self)
         self._resume_reading()
 
     # -- frames ----------------------------------------------------------------------------------------------
@@ -345,7 +374,7 @@ class Connection(asyncio.Protocol):
                 if taken == at:
                     break
             at = taken
-            if at == end or self._must_be_read_first() or clock.monotonic_ns() >= deadline_ns:
+            if at == end or self._must_stop() or clock.monotonic_ns() >= deadline_ns:
                 break
         return at
 
@@ -365,14 +394,14 @@ class Connection(asyncio.Protocol):
             self._take(command, end - at)
         return end
 
-    def _must_be_read_first(self) -> bool:
-        """Whether more was answered than the peer has read; what was answered so far is on its way then."""
+    def _must_stop(self) -> bool:
+        """Whether the next frames have to wait; where much was answered, that is on its way then."""
         if self._out_size > LARGE_BODY and self._out_size > min(
             self._endpoint.memory.allowance, ANSWERS_BYTES
         ):
             self._flush_out()
             self._out, self._out_size = [], 0
-        return self.is_clogged
+        return self._begun >= IN_THREADS_MAX or self._must_wait
 
     def _refuse_peer(self, error: FrameError, data: bytes) -> None:
         self._endpoint.refused(self, str(error) if self._has_spoken else _foreign(data) or str(error))
@@ -419,6 +448,7 @@ class Connection(asyncio.Protocol):
     def _begin(self, command: Command, outcome: Awaitable[Command | None], size: int) -> None:
         """A request is under way: until it is answered it counts with the size of its frame."""
         self._endpoint.kept(self, size)
+        self._begun += 1
         task = asyncio.ensure_future(self._later(command, outcome))
         self._tasks.add(task)
 

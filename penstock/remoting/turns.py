@@ -3,11 +3,15 @@
     in place    a request that arrives while nothing waits is handled where it was read: no queue, no delay
     queued      once a turn's time is used, whatever else was read waits, and the loop polls its sockets again first
     light       connections that keep up: all they asked before is answered. They are served first, each for
-                LIGHT_NS; one with more to do than that is heavy until it has caught up
+                LIGHT_NS; one with more to do than that is heavy until it has caught up, and so is one that sends
+                dozens of requests at once
     heavy       connections with a backlog. They get what is left of a turn, and at least one of them QUANTUM_NS
     order       start-time fair queueing in both: lowest start tag first. A tag is the time that was spent on a
-                connection so far, on a virtual clock that runs with the tags that are served; so one that rested
-                cannot save up time. What a connection has waiting counts in advance, for up to a quantum
+                connection so far, on the queue's virtual clock, which runs with the tags that are served; so one that
+                rested cannot save up time. Where a connection changes the queue it keeps its lead over the clock.
+                What a connection has waiting counts in advance, for up to a quantum
+    charge      what took longer than a quantum is charged with the processor time of the loop's thread: a request
+                does not pay for threads that held the interpreter, or for a processor that was not there
 
 So a request of one who waits for each answer is handled after those of others like him, and after one quantum of
 those who send a thousand at once, however many these are. One request is never divided. Owned by the event loop;
@@ -36,8 +40,9 @@ class Served(Protocol):
     """A connection as its turns see it."""
 
     is_open: bool
-    # Its tag, and whether it waits in a queue; kept by `Turns`.
+    # Its tag, the queue whose clock that is of, and whether it waits there; kept by `Turns`.
     turn_tag: int
+    is_heavy: bool
     is_queued: bool
 
     @property
@@ -48,15 +53,27 @@ class Served(Protocol):
         """Handle what waits until then; whether something is left that may be handled now."""
 
 
+class _Queue:
+    """Connections that wait, and their virtual clock."""
+
+    __slots__ = ("heap", "virtual_ns")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, Served]] = []
+        self.virtual_ns = 0
+
+
 class Turns:
     """See the module's text."""
 
     def __init__(self, clock: Clock) -> None:
         self.now_ns = clock.monotonic_ns
-        self._light: list[tuple[int, int, Served]] = []
-        self._heavy: list[tuple[int, int, Served]] = []
+        self._processor_ns = clock.processor_ns
+        # The loop's processor time at the start of the turn, or when it was looked at last.
+        self._worked_ns = 0
+        self._light = _Queue()
+        self._heavy = _Queue()
         self._number = 0
-        self._virtual_ns = 0
         self._spent_ns = 0
         self._is_planned = False
         # Whether a request may be handled in place: nothing waits, and the turn has time left.
@@ -67,13 +84,17 @@ class Turns:
         took_ns = self.now_ns() - began_ns
         if took_ns < LEAST_NS:
             took_ns = LEAST_NS
-        tag = connection.turn_tag
-        if tag < self._virtual_ns:
-            tag = self._virtual_ns
-        else:
-            self._virtual_ns = tag
-        connection.turn_tag = tag + took_ns
         self._spent_ns += took_ns
+        if took_ns > QUANTUM_NS:
+            worked_ns, self._worked_ns = self._worked_ns, self._processor_ns()
+            took_ns = max(min(took_ns, self._worked_ns - worked_ns), LEAST_NS)
+        queue = self._heavy if connection.is_heavy else self._light
+        tag = connection.turn_tag
+        if tag < queue.virtual_ns:
+            tag = queue.virtual_ns
+        else:
+            queue.virtual_ns = tag
+        connection.turn_tag = tag + took_ns
         if self._spent_ns >= TURN_NS:
             self.is_free = False
 
@@ -84,34 +105,38 @@ class Turns:
         connection.is_queued = True
         self.is_free = False
         self._number += 1
-        connection.turn_tag = max(connection.turn_tag, self._virtual_ns)
-        waiting_ns = min(connection.partial_size * BYTE_NS, QUANTUM_NS)
+        before = self._heavy if connection.is_heavy else self._light
         queue = self._heavy if is_heavy else self._light
-        heapq.heappush(queue, (connection.turn_tag + waiting_ns, self._number, connection))
+        lead_ns = max(connection.turn_tag - before.virtual_ns, 0)
+        connection.turn_tag = queue.virtual_ns + lead_ns
+        connection.is_heavy = is_heavy
+        waiting_ns = min(connection.partial_size * BYTE_NS, QUANTUM_NS)
+        heapq.heappush(queue.heap, (connection.turn_tag + waiting_ns, self._number, connection))
         self._plan()
 
     def _plan(self) -> None:
-        if not self._is_planned and (self._light or self._heavy):
+        if not self._is_planned and (self._light.heap or self._heavy.heap):
             self._is_planned = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
         """One turn."""
         self._spent_ns = 0
+        self._worked_ns = self._processor_ns()
         self._is_planned = False
         try:
-            while self._light and self._spent_ns < TURN_NS:
+            while self._light.heap and self._spent_ns < TURN_NS:
                 self._serve(self._light, LIGHT_NS)
             is_first = True
-            while self._heavy and (is_first or self._spent_ns < TURN_NS):
+            while self._heavy.heap and (is_first or self._spent_ns < TURN_NS):
                 self._serve(self._heavy, QUANTUM_NS)
                 is_first = False
         finally:
-            self.is_free = not self._light and not self._heavy and self._spent_ns < TURN_NS
+            self.is_free = not self._light.heap and not self._heavy.heap and self._spent_ns < TURN_NS
             self._plan()
 
-    def _serve(self, queue: list[tuple[int, int, Served]], quantum_ns: int) -> None:
-        _, _, connection = heapq.heappop(queue)
+    def _serve(self, queue: _Queue, quantum_ns: int) -> None:
+        _, _, connection = heapq.heappop(queue.heap)
         connection.is_queued = False
         if not connection.is_open:
             return

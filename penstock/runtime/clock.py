@@ -21,6 +21,9 @@ class Clock(Protocol):
     def monotonic_ns(self) -> int:
         """The same clock in nanoseconds, for histograms."""
 
+    def processor_ns(self) -> int:
+        """Nanoseconds that a processor has worked for this thread; asking costs a system call."""
+
     def local_hour(self) -> int:
         """Hour of the day, 0 to 23, in the machine's time zone: retention runs at a local hour."""
 
@@ -42,6 +45,9 @@ class SystemClock:
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
+
+    def processor_ns(self) -> int:
+        return time.thread_time_ns()
 
     def local_hour(self) -> int:
         return time.localtime().tm_hour

@@ -61,6 +61,9 @@ class ManualClock:
     def monotonic_ns(self) -> int:
         return self._monotonic_ns
 
+    def processor_ns(self) -> int:
+        return self._monotonic_ns
+
     def local_hour(self) -> int:
         return self._wall().hour if self._hour is None else self._hour
 

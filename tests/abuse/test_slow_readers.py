@@ -18,6 +18,8 @@ from tests.waiting import until
 PAUSE = 256 * 1024
 PULLS = 400
 
+SEARCH = {"topic": "Large", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+
 
 def pull(opaque: int, offset: int = 0, *, wait_ms: int = 0, group: str = "slow") -> Command:
     flag = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if wait_ms else 0)
@@ -67,6 +69,26 @@ def test_pulls_of_one_chunk_are_answered_as_fast_as_they_are_read_and_no_faster(
     at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE)
 
 
+@pytest.mark.abuse("A15")
+def test_searches_wait_for_a_peer_that_does_not_read(tmp_path: Path) -> None:
+    """Threads make no answers that nobody reads: not for those under way, and no more are begun."""
+
+    async def test(bench: Bench) -> None:
+        keyed = send_fields("Large", props=properties(KEYS="k", UNIQ_KEY="u"))
+        for _ in range(4):
+            assert (await bench.client.call(310, keyed, bytes(60_000))).code == 0
+        peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
+        peer.send(*(Command(12, SEARCH, opaque=n) for n in range(PULLS)))
+        await until(lambda: unread(bench) > PAUSE)
+        for _ in range(50):
+            assert (await bench.client.send()).code == 0
+        assert unread(bench) < 2 << 20, "the rest was searched, too"
+        assert sorted([(await peer.read()).opaque for _ in range(PULLS)]) == [*range(PULLS)]
+        await peer.close()
+
+    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE)
+
+
 @limit("remoting.write_buffer_bytes_max")
 @pytest.mark.abuse("A15")
 def test_answers_that_threads_have_made_are_not_kept_without_end(tmp_path: Path) -> None:
@@ -77,19 +99,13 @@ def test_answers_that_threads_have_made_are_not_kept_without_end(tmp_path: Path)
         for _ in range(4):
             assert (await bench.client.call(310, keyed, bytes(60_000))).code == 0
         peer = await RawPeer.connect(bench.broker.address, window=64 * 1024)
-        query = {
-            "topic": "Large",
-            "key": "k",
-            "maxNum": "32",
-            "beginTimestamp": "0",
-            "endTimestamp": str(2**62),
-        }
-        peer.send(*(Command(12, query, opaque=n) for n in range(200)))
+        peer.send(*(Command(12, SEARCH, opaque=n) for n in range(200)))
         await peer.read()
         await until(lambda: len(bench.broker.connections) == 1)
         await peer.close()
 
-    at_broker(tmp_path, test, write_buffer_pause_bytes=PAUSE, write_buffer_bytes_max=2 << 20)
+    # Less than pauses it, so that threads go on.
+    at_broker(tmp_path, test, write_buffer_pause_bytes=64 << 20, write_buffer_bytes_max=2 << 20)
 
 
 @limit("remoting.write_timeout_ms")

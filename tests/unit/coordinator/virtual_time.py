@@ -29,6 +29,9 @@ class VirtualClock(SystemClock):
     def monotonic_ns(self) -> int:
         return int(self.now_s * 1_000_000_000)
 
+    def processor_ns(self) -> int:
+        return int(self.now_s * 1_000_000_000)
+
 
 class _LeapingSelector(selectors.DefaultSelector):
     def __init__(self, clock: VirtualClock) -> None:

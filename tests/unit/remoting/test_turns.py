@@ -14,6 +14,7 @@ class Peer:
     def __init__(self, hall: Hall, name: str, requests: int, cost_ms: int = 1) -> None:
         self.is_open = True
         self.turn_tag = 0
+        self.is_heavy = False
         self.is_queued = False
         self.requests = requests
         self._hall = hall
@@ -35,8 +36,8 @@ class Peer:
 
 
 class Hall:
-    def __init__(self) -> None:
-        self.clock = ManualClock()
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.turns = Turns(self.clock)
         self.served: list[str] = []
 
@@ -147,5 +148,49 @@ def test_what_is_closed_meanwhile_is_passed_over() -> None:
         await hall.until(3)
         assert set(hall.served) == {"there"}
         assert hall.turns.is_free or not gone.is_queued
+
+    asyncio.run(scenario())
+
+
+def test_one_that_keeps_up_does_not_wait_for_the_clock_of_those_with_a_backlog() -> None:
+    """The clocks of both queues are apart: time that heavy connections used is no time of light ones."""
+
+    async def scenario() -> None:
+        hall = Hall()
+        for number in range(5):
+            hall.turns.add(Peer(hall, f"heavy {number}", 1_000), is_heavy=True)
+        await hall.until(500)
+        for number in range(300):
+            hall.add(f"crowd {number}", 4)
+        await hall.until(510)
+        light = Peer(hall, "light", 1)
+        at = len(hall.served)
+        hall.turns.add(light)
+        await hall.until(at + 100)
+        assert "light" in hall.served[at : at + 10]
+
+    asyncio.run(scenario())
+
+
+class SharedClock(ManualClock):
+    """Of a machine where others use the processor most of the time."""
+
+    def processor_ns(self) -> int:
+        return self.monotonic_ns() // 100
+
+
+def test_time_that_others_had_the_processor_is_not_charged() -> None:
+    """Each request takes a millisecond of work, and those of one peer happen to wait for 99 more."""
+
+    async def scenario() -> None:
+        hall = Hall(SharedClock())
+        unlucky = Peer(hall, "unlucky", 0, cost_ms=100)
+        peers = [unlucky, *(Peer(hall, f"peer {number}", 0) for number in range(20))]
+        for _ in range(300):
+            for peer in peers:
+                peer.requests = 1
+                hall.turns.add(peer)
+            await asyncio.sleep(0)
+        assert hall.served.count("unlucky") * 4 > hall.served.count("peer 0")
 
     asyncio.run(scenario())
