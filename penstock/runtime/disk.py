@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
+# What a directory holds: names, and sizes of files or -1.
+Entries = list[tuple[str, int]]
 # Error numbers of a write for which the disk, or the quota of its user, has no room.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _AT_WORKING_DIRECTORY = -100
@@ -91,6 +93,8 @@ class Disk(Protocol):
     def modified_ms(self, path: Path) -> int: ...
 
     def list(self, path: Path) -> list[str]: ...
+
+    def entries(self, path: Path) -> Entries: ...
 
     def read(self, path: Path) -> bytes: ...
 
@@ -240,6 +244,15 @@ class SystemDisk:
         """Names in a directory, sorted; an absent directory is an empty one."""
         try:
             return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def entries(self, path: Path) -> Entries:
+        """Names in a directory, sorted, with the size of each file and -1 for a directory. An absent directory is an
+        empty one."""
+        try:
+            with os.scandir(path) as found:
+                return sorted((entry.name, -1 if entry.is_dir() else entry.stat().st_size) for entry in found)
         except FileNotFoundError:
             return []
 

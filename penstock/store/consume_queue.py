@@ -29,6 +29,9 @@ from penstock.store.queue_files import OpenFiles, QueueFile
 
 FILLER = (0).to_bytes(8, "big") + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
 EMPTY_ENTRY = bytes(ENTRY_SIZE)
+UNKNOWN = (-1, -1)
+# Entries that are read at once with the last one.
+SHORT = 64
 # A write inside one of these is done or not when the process is killed; of a longer one, some may be.
 PAGE_SIZE = 4096
 _LOG = logging.getLogger("penstock.store")
@@ -73,6 +76,7 @@ class ConsumeQueue:
         "_disk",
         "_files",
         "_findings",
+        "_first_live",
         "_lost_names",
         "_new_folder",
         "_open_files",
@@ -116,6 +120,8 @@ class ConsumeQueue:
         # Records that end at or before this log position belong to a deleted topic of the same name.
         self.born_at = self.state.max_phy = born_at
         self.min_offset = 0
+        # Offset of the first entry whose record is known to be there, and where that is; -1 if it was not looked for.
+        self._first_live = UNKNOWN
         self.unsynced_entries = 0
         self._new_folder = False
         self._lost_names = False
@@ -128,7 +134,7 @@ class ConsumeQueue:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
 
     @property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
         return self._paths.queue(self.topic, self.queue_id)
 
     @property
@@ -153,16 +159,16 @@ class ConsumeQueue:
         `expected_end`: where it is if nothing happened since it was noted, which one look can tell.
         """
         size = self._per_file * ENTRY_SIZE
-        folder, names = self._folder, []
-        for name in self._disk.list(folder):
+        names = []
+        for name, found in self._disk.entries(self.folder):
             position = parse_position(name)
-            if position is None or self._disk.is_dir(folder / name) or position % size:
+            if position is None or found < 0 or position % size:
                 self._note("stray file", "not a queue file of this size, left alone", name)
-            elif self._disk.size(folder / name) != size:
+            elif found != size:
                 # Derived data: drop it, recovery writes it again.
                 self._note("queue file dropped", "wrong size, rebuilt from the log", name)
                 if not self._read_only:
-                    self._disk.remove(self._folder / name)
+                    self._disk.remove(self.folder / name)
             else:
                 names.append((position, name))
         for position, name in names:
@@ -170,9 +176,9 @@ class ConsumeQueue:
             if self._files and self._files[-1].first + self._per_file != first:
                 self._note("queue file dropped", "the file before it is missing", name)
                 if not self._read_only:
-                    self._disk.remove(self._folder / name)
+                    self._disk.remove(self.folder / name)
                 continue
-            self._files.append(QueueFile(self._open_files, folder, name, first, size))
+            self._files.append(QueueFile(self._open_files, self, name, first, size))
         if self._files:
             self.min_offset = self._files[0].first
         if expected_end is None or not self._ends_at(expected_end):
@@ -183,15 +189,24 @@ class ConsumeQueue:
         last = self._files[-1] if self._files else None
         if last is None or not last.first < end < last.first + self._per_file:
             return False
-        data = last.file.pread(2 * ENTRY_SIZE, (end - 1 - last.first) * ENTRY_SIZE)
-        entry = Entry.decode(data[:ENTRY_SIZE])
-        if not entry.is_valid or entry.is_filler or data[ENTRY_SIZE:] != EMPTY_ENTRY:
+        # Most queues are short: one read has their first entry, too.
+        at = end - 1 - last.first
+        low = 0 if at < SHORT else at
+        data = last.file.pread((at + 2 - low) * ENTRY_SIZE, low * ENTRY_SIZE)
+        entry = Entry.decode(data[-2 * ENTRY_SIZE : -ENTRY_SIZE])
+        if not entry.is_valid or entry.is_filler or data[-ENTRY_SIZE:] != EMPTY_ENTRY:
             return False
         self.state.restart(end, max(entry.end, self.born_at))
+        if not low and len(self._files) == 1:
+            self._found_live(last.first, Entry.decode(data[:ENTRY_SIZE]))
         return True
 
+    def _found_live(self, offset: int, entry: Entry) -> None:
+        if entry.is_valid and not entry.is_filler:
+            self._first_live = (offset, entry.position)
+
     def _note(self, kind: str, detail: str, name: str) -> None:
-        self._findings.add(Finding(kind, detail, path=str(self._folder / name)))
+        self._findings.add(Finding(kind, detail, path=str(self.folder / name)))
 
     def _find_end(self) -> None:
         end = self._files[0].first if self._files else 0
@@ -205,6 +220,8 @@ class ConsumeQueue:
     def _end_at(self, end: int) -> None:
         """Make `end` the end, in files and memory, and remember where in the log the newest record ends."""
         state = self.state
+        if end <= self._first_live[0]:
+            self._first_live = UNKNOWN
         while len(self._files) > 1 and self._files[-1].first >= end:
             self._drop_file(len(self._files) - 1)
         if end >= state.tail_first and state.tail_count:
@@ -259,6 +276,7 @@ class ConsumeQueue:
 
     def hide_from(self, end: int) -> None:
         """Show nothing from an offset on; the files follow with `cut_to`. The tail is empty."""
+        self._first_live = UNKNOWN
         self.state.restart(end, self.state.max_phy)
 
     def cut_to(self, end: int, log_end: int) -> None:
@@ -299,7 +317,7 @@ class ConsumeQueue:
         while len(self._files) > 1 and self._files[-1].first >= start:
             self._drop_file(len(self._files) - 1)
         if len(self._files) < count:
-            self._disk.sync_dir(self._folder)
+            self._disk.sync_dir(self.folder)
         for queue_file in self._files[-1:]:
             view, first = queue_file.view, max(start - queue_file.first, 0) * ENTRY_SIZE
             for low, high in reversed(list(queue_file.file.data_ranges(min(first, view.size), view.size))):
@@ -352,6 +370,7 @@ class ConsumeQueue:
         while self._files:
             self._drop_file(len(self._files) - 1)
         self.min_offset = 0
+        self._first_live = UNKNOWN
         self.state.restart(0, self.born_at)
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -409,6 +428,7 @@ class ConsumeQueue:
         """The first record this queue gets is not number 0: everything before was deleted long ago."""
         self.state.restart(offset, self.born_at)
         self.min_offset = offset
+        self._first_live = UNKNOWN
 
     def fill(self, count: int) -> None:
         """Offsets whose records are lost: they keep their numbers, so that none is ever given out twice."""
@@ -424,6 +444,7 @@ class ConsumeQueue:
             queue_file.file.pwrite(entry, (offset - queue_file.first) * ENTRY_SIZE)
             queue_file.dirty = True
             self.min_offset = min(self.min_offset, offset)
+            self._first_live = UNKNOWN
 
     def drain(self) -> int:
         """Write the entries waiting in memory to the files; how many. Nothing is lost if it raises."""
@@ -448,11 +469,11 @@ class ConsumeQueue:
 
     def _add_file(self, offset: int) -> QueueFile:
         first = offset - offset % self._per_file
-        if not self._disk.is_dir(self._folder):
-            self._disk.make_dirs(self._folder)
+        if not self._disk.is_dir(self.folder):
+            self._disk.make_dirs(self.folder)
             self._new_folder = True
         name = position_name(first * ENTRY_SIZE)
-        file = self._disk.open(self._folder / name, create=True)
+        file = self._disk.open(self.folder / name, create=True)
         try:
             file.truncate(self._per_file * ENTRY_SIZE)
             if offset > first:
@@ -462,7 +483,7 @@ class ConsumeQueue:
             raise
         finally:
             file.close()
-        queue_file = QueueFile(self._open_files, self._folder, name, first, self._per_file * ENTRY_SIZE)
+        queue_file = QueueFile(self._open_files, self, name, first, self._per_file * ENTRY_SIZE)
         self._files.append(queue_file)
         return queue_file
 
@@ -496,13 +517,13 @@ class ConsumeQueue:
                 synced = True
         if synced or self._lost_names:
             self._lost_names = False
-            self._disk.sync_dir(self._folder)
+            self._disk.sync_dir(self.folder)
         if self._new_folder:
             self._new_folder = False
             for folder in (
-                self._folder.parent,
-                self._folder.parent.parent,
-                self._folder.parent.parent.parent,
+                self.folder.parent,
+                self.folder.parent.parent,
+                self.folder.parent.parent.parent,
             ):
                 self._disk.sync_dir(folder)
         self.unsynced_entries = 0
@@ -510,9 +531,15 @@ class ConsumeQueue:
     # -- retention -------------------------------------------------------------------------------------------
 
     def correct_min(self, log_min: int) -> None:
-        """The oldest readable offset, now that the log begins at `log_min`. The newest offset stays."""
+        """The oldest readable offset, now that the log begins at `log_min`. The newest offset stays.
+
+        Costs nothing where the record that was the oldest one is still there: there may be 100,000 queues.
+        """
         if self._files and self.min_offset < self._files[0].first:
             self.min_offset = self._files[0].first
+        offset, position = self._first_live
+        if offset == self.min_offset and position >= log_min:
+            return
         newest = self.entry(self.max_offset - 1)
         if newest is not None and newest.is_filler:
             newest = None
@@ -520,6 +547,9 @@ class ConsumeQueue:
             self.min_offset = self.max_offset
         else:
             self.min_offset = self._after_fillers(self._first_at_or_after(log_min))
+            oldest = self.entry(self.min_offset)
+            if oldest is not None:
+                self._found_live(self.min_offset, oldest)
 
     def delete_before(self, log_min: int) -> int:
         """Delete leading files all of whose records are gone, never the last file; how many."""
@@ -543,4 +573,4 @@ class ConsumeQueue:
         with self._syncing:
             self.is_gone = True
             self.close()
-            self._disk.remove_tree(self._folder)
+            self._disk.remove_tree(self.folder)

@@ -44,7 +44,7 @@ class StorePaths:
         self.manifest = root / "penstock.manifest.json"
 
     def queue(self, topic: str, queue_id: int) -> Path:
-        return self.consume_queue / topic / str(queue_id)
+        return self.consume_queue.joinpath(topic, str(queue_id))
 
 
 def position_name(position: int) -> str:

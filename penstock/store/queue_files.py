@@ -13,11 +13,13 @@ the manifest, and is built again from the log.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from penstock._hot.mapped import MappedBytes
 from penstock.runtime import Disk, File
@@ -85,15 +87,23 @@ class OpenFiles:
                     queue_file.release()
 
 
+class Home(Protocol):
+    """Says where a queue's files are."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
 class QueueFile:
     """One file; `first` is the queue offset of its first entry, `dirty` whether it has what is not synced."""
 
-    __slots__ = ("_file", "_folder", "_name", "_open_files", "_size", "_view", "dirty", "first", "pins")
+    __slots__ = ("_file", "_home", "_name", "_open_files", "_size", "_view", "dirty", "first", "pins")
 
-    def __init__(self, open_files: OpenFiles, folder: Path, name: str, first: int, size: int) -> None:
+    def __init__(self, open_files: OpenFiles, home: Home, name: str, first: int, size: int) -> None:
         self._open_files = open_files
-        self._folder = str(folder)
-        self._name = name
+        self._home = home
+        # Of 100,000 queues most have one file, all of the same name.
+        self._name = sys.intern(name)
         self._size = size
         self._file: File | None = None
         self._view: MappedBytes | None = None
@@ -104,7 +114,7 @@ class QueueFile:
 
     @property
     def path(self) -> Path:
-        return Path(self._folder, self._name)
+        return self._home.folder / self._name
 
     @property
     def file(self) -> File:

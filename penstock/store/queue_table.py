@@ -116,8 +116,9 @@ class Manifest:
         )
         for topic, queues in value["queues"].items():
             for queue_id, (start, end) in queues.items():
-                manifest.starts[(topic, int(queue_id))] = start
-                manifest.ends[(topic, int(queue_id))] = end
+                key = (topic, int(queue_id))
+                manifest.starts[key] = start
+                manifest.ends[key] = end
         for topic, queue_id, end in value.get("usedOffsets", ()):
             manifest.used[(topic, queue_id)] = end
         numbers = [
@@ -240,17 +241,17 @@ class QueueTable:
     def load(self) -> None:
         """Open every queue found in the directory."""
         root = self._paths.consume_queue
-        for topic in self._disk.list(root):
-            if not self._disk.is_dir(root / topic) or not is_topic(topic):
+        for topic, topic_size in self._disk.entries(root):
+            if topic_size >= 0 or not is_topic(topic):
                 self._findings.add(Finding("stray file", "not a topic, left alone", path=repr(root / topic)))
                 continue
-            for name in self._disk.list(root / topic):
-                path = root / topic / name
+            for name, size in self._disk.entries(root / topic):
                 number = (
                     int(name) if name.isascii() and name.isdigit() and len(name) < 11 else QUEUE_ID_MAX + 1
                 )
-                if number > QUEUE_ID_MAX or not self._disk.is_dir(path):
-                    self._findings.add(Finding("stray file", "not a queue, left alone", path=repr(path)))
+                if number > QUEUE_ID_MAX or size >= 0:
+                    path = repr(root / topic / name)
+                    self._findings.add(Finding("stray file", "not a queue, left alone", path=path))
                     continue
                 self._add(topic, number).load(self.manifest.ends.get((topic, number)))
 

@@ -81,10 +81,10 @@ def detect_sizes(disk: Disk, paths: StorePaths, given: GivenSizes) -> StoreSizes
 
 def require_sizes(disk: Disk, paths: StorePaths, options: StoreOptions, manifest: Manifest) -> None:
     """Refuse a directory made with other sizes: opening it with these would look like damage everywhere."""
-    entries = found_queue_file_size(disk, paths, 0) // ENTRY_SIZE
     found = {
         "segment_size_bytes": manifest.segment_size_bytes or found_segment_size(disk, paths, 0),
-        "queue_file_entries": manifest.queue_file_entries or entries,
+        "queue_file_entries": manifest.queue_file_entries
+        or found_queue_file_size(disk, paths, 0) // ENTRY_SIZE,
     }
     for name, has in found.items():
         asked = getattr(options, name)

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.runtime import DiskUsage, File, FileLock, SystemClock, SystemDisk
+from penstock.runtime.disk import Entries
 from penstock.testing.directory_entries import DirectoryEntries
 from penstock.testing.faults import Fault
 from penstock.testing.file import FaultyFile
@@ -209,6 +210,10 @@ class FaultyDisk:
     def list(self, path: Path) -> list[str]:
         self.gate.check_power(path)
         return self._real.list(path)
+
+    def entries(self, path: Path) -> Entries:
+        self.gate.check_power(path)
+        return self._real.entries(path)
 
     def read(self, path: Path) -> bytes:
         with self.gate.guard:

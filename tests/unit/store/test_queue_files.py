@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,13 @@ def test_readers_writers_and_syncs_at_once(tmp_path: Path) -> None:
             assert len(bodies(store, queue)) == min(rounds, 32)
 
 
+@dataclass(frozen=True)
+class Folder:
+    """Stands for a queue."""
+
+    folder: Path
+
+
 def test_a_pinned_file_is_not_closed_and_a_sync_closes_no_other(tmp_path: Path) -> None:
     disk, opened = SystemDisk(), OpenFiles(SystemDisk(), 1)
     files = []
@@ -109,7 +117,7 @@ def test_a_pinned_file_is_not_closed_and_a_sync_closes_no_other(tmp_path: Path) 
         file = disk.open(path, create=True)
         file.truncate(20)
         file.close()
-        files.append(QueueFile(opened, tmp_path, path.name, 0, 20))
+        files.append(QueueFile(opened, Folder(tmp_path), path.name, 0, 20))
     first, second, third = files
     view = first.view
     with opened.pinned(second) as file:
