@@ -7,6 +7,7 @@ keeps and writes back. One object reads one JSON object and belongs to the call 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, NoReturn, Self
 
 from penstock.errors import CodecError
@@ -62,15 +63,14 @@ class JsonFields:
         value = self._take(key)
         return None if value is None else type(self)(value, self.source, self._name(key))
 
-    def table(self, key: str) -> list[tuple[str, Self]]:
-        """A map from names to objects; empty if absent."""
+    def table(self, key: str) -> Iterator[tuple[str, Self]]:
+        """A map from names to objects, one after the other: there may be 100,000; empty if absent."""
         objects = self.inner(key)
-        if objects is None:
-            return []
-        return [
-            (name, type(self)(objects._value[name], self.source, objects._name(name)))
-            for name in objects._value
-        ]
+        return iter(()) if objects is None else objects._objects()
+
+    def _objects(self) -> Iterator[tuple[str, Self]]:
+        for name, value in self._value.items():
+            yield name, type(self)(value, self.source, self._name(name))
 
     def integers(self, key: str, lowest_key: int, low: int, high: int) -> dict[int, int]:
         """A map from integers, which JSON holds as strings, to integers; empty if absent."""
