@@ -87,6 +87,15 @@ class Server:
     def start(self) -> None:
         raise NotImplementedError
 
+    def log(self) -> str:
+        """What the first process wrote so far."""
+        return (self.folder / "0.log").read_text(errors="replace")
+
+    def status(self) -> dict[str, str]:
+        """What the kernel says of the first process."""
+        lines = Path(f"/proc/{self._processes[0].pid}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
     def stop(self) -> None:
         for process in reversed(self._processes):
             if process.poll() is None:
@@ -154,14 +163,22 @@ class Penstock(Server):
             flags += ["--set", "store.flush_mode=sync"]
         self.spawn([sys.executable, "-m", "penstock.cli.main", "up", *flags], self.port, cwd=self._tree)
 
-    def log(self) -> str:
-        """What it wrote so far."""
-        return (self.folder / "0.log").read_text(errors="replace")
 
-    def status(self) -> dict[str, str]:
-        """What the kernel says of its process."""
-        lines = Path(f"/proc/{self._processes[0].pid}/status").read_text().splitlines()
-        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+class Coordinator(Server):
+    """This project's coordinator, which keeps its state in a file."""
+
+    name = "coordinator"
+
+    def __init__(self, folder: Path, *, tree: Path = ROOT) -> None:
+        """`tree` is the checkout whose code runs."""
+        super().__init__(folder)
+        self._tree = tree
+
+    def start(self) -> None:
+        flags = ["--data", str(self.folder / "data"), "--port", str(self.port)]
+        self.spawn(
+            [sys.executable, "-m", "penstock.cli.main", "coordinator", *flags], self.port, cwd=self._tree
+        )
 
 
 class RocketMQ(Server):
