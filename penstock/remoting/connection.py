@@ -118,6 +118,8 @@ class Connection(asyncio.Protocol):
         self._jobs: deque[Callable[[], None]] = deque()
         # Requests that threads work for, or will; and those of this turn that may turn out to need one.
         self._in_threads = self._begun = 0
+        # Whether it is worth asking `_must_wait`: of most connections it is not.
+        self._may_have_to_wait = False
         # Kept by `Turns` and by `Memory`.
         self.turn_tag = 0
         self.is_heavy = self.is_queued = False
@@ -213,7 +215,7 @@ class Connection(asyncio.Protocol):
         endpoint = self._endpoint
         turns = endpoint.turns
         self.active_ms = self.heard_ms = endpoint.now_ms
-        is_our_turn = turns.is_free and not self._must_wait
+        is_our_turn = turns.is_free and not (self._may_have_to_wait and self._must_wait)
         if self._partial:
             self._keep(data)
             if self._is_put_off or self.partial_size < self._needed:
@@ -306,10 +308,12 @@ class Connection(asyncio.Protocol):
         """The outcome of work that would hold up the loop, done by a thread in this connection's turn. `prepare` is
         called in the loop just before, and returns the work."""
         self._in_threads += 1
+        self._may_have_to_wait = True
         try:
             return await self._endpoint.threads.run(self, prepare)
         finally:
             self._in_threads -= 1
+            self._may_have_to_wait = self._in_threads > 0 or self.paused_since_ms is not None
             if self._is_put_off and self.is_open:
                 self._endpoint.turns.add(self, is_heavy=True)
 
@@ -352,10 +356,12 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The system has not taken all that was written."""
         self.paused_since_ms = self._endpoint.now_ms
+        self._may_have_to_wait = True
 
     def resume_writing(self) -> None:
         """It has now."""
         self.paused_since_ms = None
+        self._may_have_to_wait = self._in_threads > 0
         self._endpoint.memory.note(self, self._endpoint.now_ms)
         if self._jobs or self._is_put_off:
             self._endpoint.turns.add(self, is_heavy=True)
@@ -366,7 +372,7 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, data: bytes, deadline_ns: int) -> int:
         """Handle complete frames, all of them unless it is enough for now; how many bytes they took."""
-        at, end, fast, clock = 0, len(data), self._endpoint.fast_path, self._endpoint.runtime.clock
+        at, end, fast = 0, len(data), self._endpoint.fast_path
         while end - at >= PREFIX_SIZE and self.is_open:
             taken = at if fast is None else fast.process(self, data, at)
             if taken == at:
@@ -374,7 +380,7 @@ class Connection(asyncio.Protocol):
                 if taken == at:
                     break
             at = taken
-            if at == end or self._must_stop() or clock.monotonic_ns() >= deadline_ns:
+            if at == end or self._must_stop() or self._endpoint.turns.now_ns() >= deadline_ns:
                 break
         return at
 
@@ -515,6 +521,11 @@ class Connection(asyncio.Protocol):
     def _flush_out(self) -> None:
         out, self._out = self._out, None
         if not out or not self.is_open:
+            return
+        if len(out) == 1 and not self._may_have_to_wait and not self._write_size:
+            self._transport.write(out[0])  # type: ignore[union-attr]  # it is open
+            if self.paused_since_ms is not None:
+                self._endpoint.memory.note(self, self._endpoint.now_ms, self._out_size)
             return
         self._hand_over(out, self._out_size)
 

@@ -138,6 +138,9 @@ class Recovery:
             self._report.end = end
             self._adopt(end, lost_from)
         self._keep_offsets()
+        for segment in self._log.segments:
+            if segment is not None:
+                segment.leave_pages()
         new = self._findings.total - findings_before
         self._report.damage = [f for f in self._findings.all()[-new:] if new and f.is_damage]
         return self._report

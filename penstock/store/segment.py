@@ -6,6 +6,7 @@ directory and moved into place, so that a crash never leaves a short file that a
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 from penstock._hot.mapped import MappedBytes
@@ -102,6 +103,12 @@ class Segment:
         self._pins -= 1
         if self._is_closing and not self._pins:
             self.file.close()
+
+    def leave_pages(self) -> None:
+        """What was read of the map stays in the system's cache, and counts no more as memory of this process."""
+        source = self.view.source
+        if isinstance(source, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            source.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         self.view.release()
