@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.clients import echo_json, reaching
+from penstock.cli.clients import check_brokers, echo_json, reaching
 from penstock.cli.complaints import awaiting, note
 from penstock.cli.escaping import body_text, printable
 from penstock.cli.option_types import NumberType
@@ -92,8 +92,13 @@ def sql(
     given = job.nameserver if not (store or archive_only) else ""
     places = Places(given, archive, store, str(as_of) if as_of is not None else "", access=job.access)
     if query is None:
+        from penstock.client.admin import Admin
+
         with reaching(), awaiting(f"waiting for {given}"):
             found = TopicTables(None, places).info()
+            if given and not found:
+                with Admin(given, **job.access.settings()) as admin:
+                    check_brokers(admin)
         if not found:
             note("no topics; `penstock status` shows whether the brokers are up")
         _list(found, job.as_json, as_csv)
