@@ -55,15 +55,28 @@ def serve(service: Service, ready: Callable[[], None], stop_timeout_ms: int) -> 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         loop = runner.get_loop()
         stopping = asyncio.Event()
-        with _until_signalled(loop, stopping):
+        with _until_signalled(loop, stopping), _interpreter_for_servers():
             return runner.run(_serve(service, ready, stopping, stop_timeout_ms))
+
+
+@contextmanager
+def _interpreter_for_servers() -> Iterator[None]:
+    """While this lasts, threads switch often, and no garbage is collected until a start is done. The caller may be a
+    process that lives on after a start that failed."""
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        sys.setswitchinterval(switch_s)
 
 
 async def _serve(
     service: Service, ready: Callable[[], None], stopping: asyncio.Event, stop_timeout_ms: int
 ) -> int:
-    sys.setswitchinterval(SWITCH_S)
-    gc.disable()
     starting = asyncio.ensure_future(service.start())
     signalled = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, signalled), return_when=asyncio.FIRST_COMPLETED)

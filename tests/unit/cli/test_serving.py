@@ -1,5 +1,6 @@
 """A server process: ready once, stopped by the first signal, ended by the second, whatever its loop is doing."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -136,3 +137,21 @@ def test_a_start_that_fails_is_not_stopped() -> None:
     assert process.returncode == 1
     assert "RuntimeError: no" in err
     assert out == ""
+
+
+class Broken:
+    """A service that cannot start."""
+
+    async def start(self) -> None:
+        assert not gc.isenabled()
+        raise OSError("no port")
+
+    async def stop(self) -> None:
+        pass
+
+
+def test_a_start_that_fails_leaves_the_interpreter_as_it_was() -> None:
+    switch_s = sys.getswitchinterval()
+    with pytest.raises(OSError, match="no port"):
+        serving.serve(Broken(), lambda: None, 20_000)
+    assert (gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval()) == (True, 0, switch_s)
