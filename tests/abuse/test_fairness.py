@@ -19,6 +19,8 @@ import pytest
 from penstock.message import StoredMessage
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable, RemotingServer
+from penstock.remoting.connection import IN_THREADS_MAX
+from penstock.remoting.threads import WORKERS
 from penstock.runtime import Runtime
 from penstock.store.reading import StoreReader as Reader
 from tests.abuse.limits import limit
@@ -229,6 +231,8 @@ def test_requests_that_wait_for_threads_leave_some_for_others(
     """Searches of one client on a slow disk: another client's is the next, not the last."""
     gate = threading.Semaphore(0)
     search = Reader.query
+    # With more, the question behind them would have to wait as well.
+    searches = IN_THREADS_MAX - 1
 
     def slow(reader: Reader, *arguments: Any) -> list[StoredMessage]:
         assert gate.acquire(timeout=60)
@@ -238,16 +242,17 @@ def test_requests_that_wait_for_threads_leave_some_for_others(
         query = {"topic": "T", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
         greedy = await RawPeer.connect(bench.broker.address)
         greedy.send(
-            *(Command(12, query, opaque=number) for number in range(40)), Command(30, QUESTION, opaque=99)
+            *(Command(12, query, opaque=number) for number in range(searches)),
+            Command(30, QUESTION, opaque=99),
         )
         assert (await greedy.read()).opaque == 99, "all of them wait"
         honest = await RawPeer.connect(bench.broker.address)
         honest.send(Command(12, query, opaque=1), Command(30, QUESTION, opaque=2))
         assert (await honest.read()).opaque == 2
-        gate.release(12)
+        gate.release(WORKERS + 2)
         assert (await honest.read()).opaque == 1
-        gate.release(40)
-        assert sorted([(await greedy.read()).opaque for _ in range(40)]) == [*range(40)]
+        gate.release(searches)
+        assert sorted([(await greedy.read()).opaque for _ in range(searches)]) == [*range(searches)]
         await asyncio.gather(greedy.close(), honest.close())
 
     monkeypatch.setattr(Reader, "query", slow)

@@ -416,7 +416,8 @@ def test_the_largest_message(tmp_path: Path) -> None:
         assert (await bench.client.send(body=bytes(most))).code == 0
         for body in (bytes(most + 1), bytes(most * 3)):
             assert (await bench.client.send(body=body)).code == 13
-            reply = Command(325, send_fields(props=properties(REPLY_TO_CLIENT="c")), body)
+            fields = send_fields("DefaultCluster_REPLY_TOPIC", props=properties(REPLY_TO_CLIENT="c"))
+            reply = Command(325, fields, body)
             assert (await bench.client.call(325, reply.fields, body)).code == 13
 
     with_broker(tmp_path, test)
