@@ -126,6 +126,7 @@ def test_who_is_connected(tmp_path: Path) -> None:
                 "clientAddr": str(ours),
                 "clientId": "10.0.0.1@1",
                 "language": "JAVA",
+                "penstockTerms": "clustering: T (*)",
                 "version": 401,
             }
             assert found["connectionSet"][1]["language"] == "OTHER"
