@@ -26,6 +26,9 @@ class Cluster:
         self.record_size = 100
         self.samples = 0
 
+    def queues(self, topic):
+        raise RouteNotFoundError(f"topic {topic!r} has no route", "create it first")
+
     def queues_of(self, topics):
         self.asked += 1
         if self.name_server_down:
@@ -172,7 +175,7 @@ def test_a_name_server_that_is_down_or_knows_nothing_changes_nothing(bench):
     bench.cluster.ends["T/a/0"] = (0, 11)
     assert bench.ends(start)["T/a/0"] == 11
     fresh = Bench()
-    with pytest.raises(RouteNotFoundError):
+    with pytest.raises(RouteNotFoundError, match=r"no topic 'T'.*create it first"):
         fresh.ends({})
 
 
