@@ -100,7 +100,7 @@ def test_answers_in_columns_are_guessed_by_the_size_of_their_records(scan, addre
 
 
 def test_who_is_answered_with_records_does_not_ask_for_columns_again(scan, address, monkeypatch):
-    """A broker that has none, or bodies that are packed, would be asked in vain each time."""
+    """A broker that has none, or that filters, would be asked in vain each time."""
     monkeypatch.setattr(read_ahead, "COLUMNS_ROWS_MIN", 100)
     wanted = []
     ask = PullSocket.ask
@@ -110,10 +110,10 @@ def test_who_is_answered_with_records_does_not_ask_for_columns_again(scan, addre
         return ask(self, command)
 
     monkeypatch.setattr(PullSocket, "ask", noted)
-    fill(address, "T", 4_000)
+    fill(address, "T", 4_000, tag="A")
     queue = scan.queues("T")[0]
-    # Too few at once for a scan, so the broker answers with records.
-    found = bodies(scan.read([(queue, 0, 4_000)], rows=200, columns=("body",)))
+    # A broker that filters answers with records.
+    found = bodies(scan.read([(queue, 0, 4_000)], rows=200, tags="A", columns=("body",)))
     assert found == [b"%d" % n for n in range(4_000)]
     assert wanted[0]
     assert sum(wanted) < 4
