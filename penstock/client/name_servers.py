@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 START_NAME_SERVER = "start one (`penstock up`), or correct the addresses given to the client"
 TLS_ONLY = "a server that takes TLS only closes plaintext connections: connect with TLS"
 NOT_ONE = "another kind of server listens there"
-# What every name server knows, and no other server.
-KNOWN_TO_ALL = frozenset(
+# What name servers know, and brokers and controllers do not.
+KNOWN_TO_NAME_SERVERS = frozenset(
     (
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_BROKER_CLUSTER_INFO,
@@ -72,6 +72,8 @@ class NameServers:
         self._choosing = asyncio.Lock()
         # Whose failure was said, until they answer: a node that restarts is asked many times a second.
         self._complained: set[str] = set()
+        # Which have answered such a question. They may know fewer codes: a proxy may answer for routes only.
+        self._proven: set[str] = set()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -111,12 +113,15 @@ class NameServers:
         # A command may be sent more than once; each connection numbers its own.
         copy = Command(command.code, dict(command.fields), command.body)
         answer = await self._remoting.call(address, copy, timeout_ms)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and command.code in KNOWN_TO_ALL:
+        if command.code not in KNOWN_TO_NAME_SERVERS or address in self._proven:
+            return answer
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise ConnectError(
                 f"{address} is another kind of server",
                 "the port of a name server is 9876 by default",
                 reason=NOT_ONE,
             )
+        self._proven.add(address)
         return answer
 
     async def connect(self) -> Connection:

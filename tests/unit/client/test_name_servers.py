@@ -5,7 +5,7 @@ import pytest
 from penstock.client.instance import ClientInstance
 from penstock.client.name_servers import NameServerChoice
 from penstock.client.options import ClientOptions
-from penstock.errors import ConnectError
+from penstock.errors import ConnectError, RouteNotFoundError
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime, SeededEntropy
 from tests.unit.client.producer_cluster import FakeNameServer, cluster
@@ -260,3 +260,31 @@ def test_a_failure_is_said_once_until_it_answers_again(caplog):
 
     with caplog.at_level("WARNING", logger="penstock.client.name_servers"):
         asyncio.run(main())
+
+
+def test_who_has_answered_for_a_route_is_a_name_server_whatever_else_it_does_not_know(caplog):
+    """A proxy may answer for routes only, and its brokers are reached through the same connection."""
+
+    async def main():
+        async with cluster() as fake:
+            instance = ClientInstance(ClientOptions(name_servers=[fake.address]))
+            await instance.start()
+            try:
+                connection = await instance.remoting.connection(fake.address)
+                await instance.routes.refresh("T")
+                with pytest.raises(RouteNotFoundError, match="create it first"):
+                    await instance.routes.refresh("unknown")
+                assert await instance.remoting.connection(fake.address) is connection
+            finally:
+                await instance.close()
+            # It answered nothing so far, so it may be a broker.
+            instance = ClientInstance(ClientOptions(name_servers=[fake.brokers[0].address]))
+            await instance.start()
+            try:
+                with pytest.raises(ConnectError, match="another kind of server"):
+                    await instance.routes.refresh("T")
+            finally:
+                await instance.close()
+
+    asyncio.run(main())
+    assert caplog.text.count("is another kind of server") == 1
