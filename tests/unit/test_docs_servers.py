@@ -16,7 +16,7 @@ from penstock.client.options import ConsumerOptions, ProducerOptions
 from penstock.nameserver import runtime_config
 from penstock.nameserver.options import NameServerOptions
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.remoting import RemotingOptions, TlsMode
+from penstock.remoting import RemotingOptions, TlsMode, TlsOptions
 from penstock.store import StoreOptions
 from penstock.testing import EmbeddedBroker
 
@@ -130,8 +130,9 @@ def test_settings_of_a_name_server_that_may_change_are_all_named() -> None:
 
 
 def test_modes_of_tls_are_explained() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", section_of("operating/security.md", "TLS"), re.M)
-    assert rows == [mode.value for mode in TlsMode]
+    rows = re.findall(r"^\| `(\w+)`( \(default\))? \|", section_of("operating/security.md", "TLS"), re.M)
+    default = TlsOptions().mode
+    assert rows == [(mode.value, " (default)" if mode is default else "") for mode in TlsMode]
 
 
 def test_names_on_the_client_page_are_public() -> None:
