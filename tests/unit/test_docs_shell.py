@@ -187,7 +187,7 @@ def test_commands_of_a_shell_are_not_in_other_blocks() -> None:
         for block in re.findall(r"^```text\n(.*?)^```$", text_of(page), re.M | re.S):
             first = block.splitlines()[0]
             if first.startswith("penstock "):
-                assert re.search(r"\b[A-Z]{2,}\b|^penstock up  |is ready:|^penstock set list$", block), (
+                assert re.search(r"\b[A-Z]{2,}\b|^penstock up  |is ready[:;]|^penstock set list$", block), (
                     page,
                     first,
                 )
