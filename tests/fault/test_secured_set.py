@@ -24,7 +24,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient, TlsOptions
 from penstock.runtime import Runtime
 from penstock.security import Credentials, SigningHook
-from tests.fault import broker_set as sets
+from tests.support import broker_set as sets
 from tests.support.broker_set import BrokerSet, broker_set
 from tests.support.staging_pair import TOPIC, items
 
