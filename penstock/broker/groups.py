@@ -48,7 +48,7 @@ def validate_group(name: str) -> None:
     if not is_group(name):
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"{name[:80]!r} is no group name",
+            f"invalid group name {name[:80]!r}",
             "use 1 to 120 letters, digits and the characters % | _ -",
         )
 

@@ -99,10 +99,9 @@ def dead_letter_topic(group: str) -> str:
 def validate_topic(name: str) -> None:
     """Refuse a name that no topic may have."""
     if not is_topic(name):
-        shown = "an empty name" if not name.strip() else f"{name[:80]!r}"
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"{shown} is no topic name",
+            f"invalid topic name {name[:80]!r}",
             f"use 1 to {TOPIC_SIZE_MAX} letters, digits and the characters % | _ -",
         )
 

@@ -448,7 +448,8 @@ def topic_text(topic: str) -> str:
     given: object = topic
     if not isinstance(given, str) or not _TOPIC.fullmatch(given):
         raise TopicNameError(
-            f"{str(given)[:140]!r} is no topic name", "use 1 to 127 of: letters, digits, _ - % |"
+            f"invalid topic name {str(given)[:140]!r}",
+            "use 1 to 127 letters, digits and the characters % | _ -",
         )
     return given
 

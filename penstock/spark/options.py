@@ -173,7 +173,7 @@ def _topics(name: str, text: str) -> tuple[str, ...]:
     for topic in names:
         if not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,255}", topic):
             raise OptionError(
-                f"{topic[:80]!r} is no name of a topic", "for a pattern use the option topicPattern"
+                f"invalid topic name {topic[:80]!r}", "for a pattern use the option topicPattern"
             )
     return names
 

@@ -95,7 +95,8 @@ def _name_servers(name: str, text: str) -> tuple[str, ...]:
 def _topic(name: str, text: str) -> str:
     if not _TOPIC.fullmatch(text):
         raise OptionError(
-            f"{name} is {text[:80]!r}, no name of a topic", "use 1 to 127 letters, digits, _ - % |"
+            f"{name}: invalid topic name {text[:80]!r}",
+            "use 1 to 127 letters, digits and the characters % | _ -",
         )
     return text
 

@@ -174,10 +174,10 @@ def test_a_one_way_send_is_stored_and_never_answered(tmp_path: Path) -> None:
 # -- refusals, in the order of the checks --------------------------------------------------------------------
 
 REFUSALS = {
-    "a name with a slash": (send_fields("a/b"), ResponseCode.INVALID_PARAMETER, "no topic name"),
-    "a name of dots": (send_fields(".."), ResponseCode.INVALID_PARAMETER, "no topic name"),
-    "an empty name": (send_fields(""), ResponseCode.INVALID_PARAMETER, "no topic name"),
-    "a long name": (send_fields("a" * 128), ResponseCode.INVALID_PARAMETER, "no topic name"),
+    "a name with a slash": (send_fields("a/b"), ResponseCode.INVALID_PARAMETER, "invalid topic name"),
+    "a name of dots": (send_fields(".."), ResponseCode.INVALID_PARAMETER, "invalid topic name"),
+    "an empty name": (send_fields(""), ResponseCode.INVALID_PARAMETER, "invalid topic name"),
+    "a long name": (send_fields("a" * 128), ResponseCode.INVALID_PARAMETER, "invalid topic name"),
     "the schedule topic": (send_fields("SCHEDULE_TOPIC_XXXX"), ResponseCode.NO_PERMISSION, "reserved"),
     "the half topic": (send_fields("RMQ_SYS_TRANS_HALF_TOPIC"), ResponseCode.NO_PERMISSION, "reserved"),
     "the model topic": (send_fields("TBW102"), ResponseCode.NO_PERMISSION, "reserved"),

@@ -283,7 +283,7 @@ def test_a_file_with_mistakes_is_refused_before_spark_starts(
     node: str, refused: Refused, tmp_path: Path
 ) -> None:
     said = refused("stream run FILE --once", node, source="not a topic", code=1)
-    assert "sources.orders: 'not a topic' is no name of a topic" in said
+    assert "sources.orders: invalid topic name 'not a topic'" in said
 
 
 def test_a_checkpoint_with_another_start_is_refused(node: str, refused: Refused, tmp_path: Path) -> None:

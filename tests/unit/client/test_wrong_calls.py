@@ -130,7 +130,7 @@ def test_numbers_of_queues(penstock_broker: str, wrong: Any) -> None:
 
 Call = Callable[[Any], object]
 BODY, QUEUE = b"x", penstock.MessageQueue("Other", "b", 0)
-TOPIC_WORDS = "is no topic name; use 1 to 127 of: letters, digits, _ - % |"
+TOPIC_WORDS = "invalid topic name"
 
 SENDS: list[tuple[str, Call, type[Exception], str]] = [
     ("text as body", lambda p: p.send("T", "x"), MessageError, "a body is bytes, not str; encode text first"),
@@ -139,10 +139,10 @@ SENDS: list[tuple[str, Call, type[Exception], str]] = [
     ("dict as body", lambda p: p.send("T", {}), MessageError, "a body is bytes, not dict"),
     ("text in a Message", lambda p: p.send(Message("T", "x")), MessageError, "a body is bytes, not str"),  # type: ignore[arg-type]
     ("Message of None", lambda p: p.send(Message("T", BODY, None)), MessageError, "properties are None"),  # type: ignore[arg-type]
-    ("empty topic", lambda p: p.send("", BODY), TopicNameError, f"'' {TOPIC_WORDS}"),
-    ("no topic", lambda p: p.send(None, BODY), TopicNameError, f"'None' {TOPIC_WORDS}"),
+    ("empty topic", lambda p: p.send("", BODY), TopicNameError, f"{TOPIC_WORDS} ''"),
+    ("no topic", lambda p: p.send(None, BODY), TopicNameError, f"{TOPIC_WORDS} 'None'"),
     ("long topic", lambda p: p.send("x" * 128, BODY), TopicNameError, TOPIC_WORDS),
-    ("topic with a space", lambda p: p.send("a b", BODY), TopicNameError, f"'a b' {TOPIC_WORDS}"),
+    ("topic with a space", lambda p: p.send("a b", BODY), TopicNameError, f"{TOPIC_WORDS} 'a b'"),
     ("queues of no topic", lambda p: p.queues(None), TopicNameError, TOPIC_WORDS),
     ("list", lambda p: p.send([Message("T", BODY)]), MessageError, "a list was given as message; send takes"),
     ("batch of one", lambda p: p.send_batch(Message("T", BODY)), MessageError, "not Message; use send"),
@@ -384,7 +384,7 @@ def test_topics_of_an_admin(penstock_broker: str) -> None:
     with penstock.Admin(penstock_broker) as admin:
         for function in (admin.create_topic, admin.delete_topic, admin.describe_topic, admin.queues):
             for topic in ("", None, "a b", "x" * 128):
-                with pytest.raises(TopicNameError, match="is no topic name"):
+                with pytest.raises(TopicNameError, match="invalid topic name"):
                     function(topic)  # type: ignore[arg-type]
 
 

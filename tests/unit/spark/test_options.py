@@ -90,7 +90,7 @@ def test_what_spark_adds_is_no_mistake():
         ),
         ({"toppic": "x"}, "did you mean topic"),
         ({"zzzzzz": "x"}, "options are: nameserver, topic"),
-        ({"topic": "a b"}, "no name of a topic"),
+        ({"topic": "a b"}, "invalid topic name"),
         ({"topic": " , "}, "topic is empty"),
         ({"topicPattern": "a"}, "both topic and topicPattern"),
         ({"nameserver": "a:b:c:d"}, "nameserver: "),

@@ -97,7 +97,7 @@ def test_a_row_that_the_broker_refuses_is_named() -> None:
     with broker() as address:
         writer = sink.batch_writer({"nameserver": address}, schema_of("topic string, body string"), False)
         batch = pa.record_batch({"topic": ["T", "not a name"], "body": ["a", "b"]})
-        with pytest.raises(MessageError, match=r"row 1 of partition 0, column 'topic'.*no topic name"):
+        with pytest.raises(MessageError, match=r"row 1 of partition 0, column 'topic'.*invalid topic name"):
             writer.write(iter([batch]))
 
 

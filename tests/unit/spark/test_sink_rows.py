@@ -336,7 +336,7 @@ def test_buffers_that_lie_are_noticed() -> None:
         ({"nameserver": "a b"}, "not an address"),
         ({"nameserver": "h", "topics": "x"}, "no option 'topics' for writing; did you mean topic"),
         ({"nameserver": "h", "startingPosition": "x"}, "no option 'startingPosition' for writing"),
-        ({"nameserver": "h", "topic": "no such!"}, "no name of a topic"),
+        ({"nameserver": "h", "topic": "no such!"}, "invalid topic name"),
         ({"nameserver": "h", "delivery": "maybe"}, "use exactly-once or at-least-once"),
         ({"nameserver": "h", "writeId": "a b"}, "without blanks"),
         ({"nameserver": "h", "batchBytes": "1"}, "from 4096"),
