@@ -14,7 +14,8 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from penstock.runtime.addresses import parse_ip, require_dialable
@@ -158,6 +159,19 @@ class _PeekingListener:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+@contextmanager
+def _plain_bind_errors() -> Iterator[None]:
+    """Raise errors with the system's text only: Python adds the address to it, in words that differ by call."""
+    try:
+        yield
+    except socket.gaierror:  # its number is not one of the system's
+        raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno).lower()) from error
+
+
 class SystemNetwork:
     """Real sockets."""
 
@@ -166,9 +180,9 @@ class SystemNetwork:
     ) -> Listener:
         loop = asyncio.get_running_loop()
         handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
-        return _SystemListener(
-            await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
-        )
+        with _plain_bind_errors():
+            server = await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
+        return _SystemListener(server)
 
     async def listen_both(self, factory: ProtocolFactory, host: str, port: int, tls: TlsSource) -> Listener:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -177,7 +191,8 @@ class SystemNetwork:
         socks: list[socket.socket] = []
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                sock = socket.create_server(address, family=family, backlog=BACKLOG)
+                with _plain_bind_errors():
+                    sock = socket.create_server(address, family=family, backlog=BACKLOG)
                 socks.append(sock)
                 sock.setblocking(False)
         except OSError:

@@ -216,11 +216,14 @@ def test_the_environment_and_files_configure_a_server(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        words = f"cannot listen on 127.0.0.1:{port}: address already in use; "
         complaint = refused("up", "--nameserver-port", port, "--port", 0, "--data", tmp_path / "d")
-        assert f"cannot listen on 127.0.0.1:{port}" in complaint
+        assert words in complaint
         assert complaint.count("\n") == 1
-        complaint = refused("up", "--nameserver-port", 0, "--port", port, "--data", tmp_path / "d", *SMALL)
-        assert f"cannot listen on 127.0.0.1:{port}" in complaint
+        for mode in ("disabled", "permissive"):
+            ports = ("--nameserver-port", 0, "--port", port)
+            tls = ("--set", f"tls.mode={mode}")
+            assert words in refused("up", *ports, *tls, "--data", tmp_path / "d", *SMALL)
 
 
 def test_a_directory_in_use_is_told(tmp_path: Path) -> None:
