@@ -130,7 +130,8 @@ def test_a_secured_set_fails_over_and_tells_strangers_nothing(
         monkeypatch.setenv(name, value)
     tls = TlsOptions(trusted=trusted)
     monkeypatch.setattr(sets, "raw", lambda address, command, timeout_ms=0: call(address, command, tls))
-    with broker_set(tmp_path) as one:
+    # At this level the log of a replica says which replication port it follows.
+    with broker_set(tmp_path, "--log-level", "info") as one:
         with (
             penstock.Producer(one.names.address, tls=tls, send_timeout_ms=10_000, retries=10) as producer,
             Staging(one.names.address, tls=tls) as staging,
