@@ -108,7 +108,7 @@ def test_commands_that_ask_a_cluster(tmp_path: Path, columns: int) -> None:
         screens.names["offset_id"] = sent["offset_message_id"]
         Commands(address).ok("produce", "orders", "--by-key", "--key", "user-1", text="blue\nred\n")
         delayed = Commands(address).json_lines(
-            "produce", "orders", "--delay", "1h", text="later\nmuch later\n"
+            "produce", "orders", "--delay", "30m", text="later\nmuch later\n"
         )
         screens.names["handle"] = delayed[0]["recall_handle"]
         show("topic list")
@@ -176,6 +176,7 @@ def test_commands_that_ask_a_broker_set(tmp_path: Path, columns: int) -> None:
         coordinator = found.coordinator.address
         screens = Screens("broker-set", tmp_path, found.names.address, columns)
         asked = {"PENSTOCK_COORDINATOR": coordinator}
+        where = ("--coordinator", coordinator)
 
         def show(line: str, **more: Any) -> None:
             screens.show(line, variables=asked, **more)
@@ -193,6 +194,10 @@ def test_commands_that_ask_a_broker_set(tmp_path: Path, columns: int) -> None:
         ) as consumer:
             consumer.subscribe("orders")
             consumer.wait_assigned()
+            # The broker set reports the retry topic a while after it has created it.
+            wait_until(
+                lambda: all(one["owner"] for one in run.json("explain", "group", "billing", *where)["queues"])
+            )
             show("explain group billing")
             show("explain topic orders")
         show("explain group nobody")
@@ -203,7 +208,6 @@ def test_commands_that_ask_a_broker_set(tmp_path: Path, columns: int) -> None:
         show("set elect set-a")
         found.brokers[2].kill()
         wait_until(lambda: run("status").exit_code == 1)
-        where = ("--coordinator", coordinator)
         wait_until(lambda: run.json("set", "describe", "set-a", *where)["syncStateSet"] == [1, 2])
         wait_until(lambda: not run.json("set", "describe", "set-a", *where)["members"]["3"]["isAlive"])
         show("status")
@@ -240,7 +244,8 @@ def test_commands_that_ask_a_broker_set(tmp_path: Path, columns: int) -> None:
 
 @WIDTHS
 def test_wrong_addresses_and_servers(tmp_path: Path, columns: int) -> None:
-    """A port where no server listens, servers that are none of Penstock's, TLS against plaintext, wrong secrets."""
+    """Ports where no server or another kind of server listens, TLS with an unknown certificate and against plaintext,
+    wrong secrets."""
     certificate, _ = make_certificate(tmp_path)
     with ExitStack() as stack:
         free = stack.enter_context(ReservedPort())
@@ -248,6 +253,8 @@ def test_wrong_addresses_and_servers(tmp_path: Path, columns: int) -> None:
         web = stack.enter_context(web_server())
         plain = node(tmp_path / "plain")
         stack.callback(plain.put_down)
+        plaintext = ServerProcess("nameserver", tmp_path / "plaintext", *options("tls", mode="disabled"))
+        stack.callback(plaintext.put_down)
         guarded = tmp_path / "guarded"
         (guarded / "data").mkdir(parents=True)
         (guarded / "data" / "access.toml").write_text(USERS)
@@ -264,8 +271,8 @@ def test_wrong_addresses_and_servers(tmp_path: Path, columns: int) -> None:
             ),
         )
         stack.callback(guard.put_down)
-        plain.launch()
-        guard.launch()
+        for server in (plain, plaintext, guard):
+            server.launch()
         facts = plain.wait_ready()
         screens = Screens("wrong-servers", tmp_path, facts["nameserver"], columns)
         screens.names.update(
@@ -275,7 +282,9 @@ def test_wrong_addresses_and_servers(tmp_path: Path, columns: int) -> None:
             broker=facts["broker"],
             coordinator=facts["coordinator"],
             guarded=guard.wait_ready()["nameserver"],
+            plaintext=plaintext.address,
         )
+        plaintext.wait_ready()
         show = screens.show
         for line in (
             "status",
@@ -312,6 +321,9 @@ def test_wrong_addresses_and_servers(tmp_path: Path, columns: int) -> None:
         show("status --tls")
         show("topic list --tls")
         show("produce orders --tls", piped="one\n")
+        show("status --nameserver {plaintext} --tls")
+        show("topic list --nameserver {plaintext} --tls")
+        show("produce orders --nameserver {plaintext} --tls", piped="one\n")
         show("status --nameserver {guarded}")
         show("topic list --nameserver {guarded}")
         show("produce orders --nameserver {guarded}", piped="one\n")
