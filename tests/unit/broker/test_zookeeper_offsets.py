@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from penstock.coordinator.offsets import OffsetStorage, OffsetStorageOptions, broker_id_of_set
 from penstock.errors import MetadataUnavailableError
@@ -47,7 +48,10 @@ def entry(group: str, topic: str, queue: int) -> str:
 
 
 def text_at(entries: KazooClient, path: str) -> str | None:
-    return entries.get(path)[0].decode() if entries.exists(path) else None
+    try:
+        return entries.get(path)[0].decode()
+    except NoNodeError:
+        return None
 
 
 async def commit(client: Client, offset: int, queue: int = 0) -> None:
