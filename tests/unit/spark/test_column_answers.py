@@ -192,11 +192,11 @@ def random_reads(store, seed: int) -> list[tuple[tuple, bytes]]:
 def test_no_read_shows_what_another_left_behind(store):
     """More and fewer rows, others' names, bodies that are shorter, rows with and without a time."""
     reads = random_reads(store, 1)
-    memory = set()
-    for what, wanted in random.Random(2).sample(reads, len(reads)) * 2:
+    memory, turns = set(), random.Random(2).sample(reads, len(reads)) * 2
+    for what, wanted in turns:
         assert bytes(store.reader.get_columns(*what).data) == wanted
         memory.add(id(store.reader._columns_kept[1]))
-    assert len(memory) < len(reads), "some were used again"
+    assert len(memory) < len(turns), "some were used again"
 
 
 @pytest.mark.fault("F7")
