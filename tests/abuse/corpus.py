@@ -103,6 +103,17 @@ HEARTBEAT = HeartbeatData(
 QUEUES = tuple(MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(3))
 LOCKS = LockBatchRequestBody(CLIENT, GROUP, QUEUES).encode()
 LEASES = LeaseRequestBody(CLIENT, GROUP, QUEUES).encode()
+NEW_TOPIC = {
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "readQueueNums": 4,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+    "order": False,
+    "attributes": "+message.type=NORMAL",
+}
 GROUP_CONFIG = (
     b'{"groupName":"hostile-group","consumeEnable":true,"consumeFromMinEnable":true,'
     b'"consumeBroadcastEnable":true,"retryQueueNums":1,"retryMaxTimes":16,"brokerId":0,'
@@ -193,18 +204,7 @@ BROKER_REQUESTS = (
     request(12, topic=TOPIC, key="k1", maxNum=32, beginTimestamp=0, endTimestamp=2**62),
     request(14, consumerGroup=GROUP, **QUEUE, setZeroIfNotFound=True),
     request(15, consumerGroup=GROUP, **QUEUE, commitOffset=1),
-    request(
-        17,
-        topic=TOPIC,
-        defaultTopic="TBW102",
-        readQueueNums=4,
-        writeQueueNums=4,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-        attributes="+message.type=NORMAL",
-    ),
+    request(17, **NEW_TOPIC),
     request(18, b'{"topicConfigList":[%b]}' % TOPIC_CONFIG),
     request(21, topicSeq=0, maxTopicNum=100),
     request(25, b"traceOn=true\nlongPollingEnable=true\n", "text"),
@@ -257,18 +257,7 @@ BROKER_REQUESTS = (
     request(352, group=GROUP),
     request(353, group=GROUP, topic=TOPIC, readable=True),
     request(907),
-    request(
-        513,
-        topic=TOPIC,
-        defaultTopic="TBW102",
-        readQueueNums=4,
-        writeQueueNums=4,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-        attributes="+message.type=NORMAL",
-    ),
+    request(513, **NEW_TOPIC),
     request(9026, LEASES),
     request(9027, LEASES),
     request(9028, LEASES),
