@@ -67,6 +67,12 @@ def member(nameserver: str, line: str, shown: str) -> Iterator[None]:
         yield
 
 
+def topics_of(group: str, address: str) -> set[str]:
+    """The topics whose queues `group describe` shows for a group with members."""
+    found = Commands(address).json("group", "describe", group)
+    return {queue["topic"] for queue in found["queues"]} if found["online"] else set()
+
+
 @WIDTHS
 def test_commands_that_ask_a_cluster(tmp_path: Path, columns: int) -> None:
     server = node(tmp_path / "node")
@@ -135,7 +141,8 @@ def test_commands_that_ask_a_cluster(tmp_path: Path, columns: int) -> None:
         # -- groups
         show("consume orders --group billing")
         with member(address, "consume orders --group billing --follow", ""):
-            wait_until(lambda: Commands(address).json("group", "describe", "billing")["online"])
+            # The broker makes the group's retry topic when it hears of its first member.
+            wait_until(lambda: "%RETRY%billing" in topics_of("billing", address))
             show("group list")
             show("group list --details")
             show("group describe billing")
