@@ -40,8 +40,11 @@ LEAK_GRACE_S = 60.0
 # Directories of brokers in this process: they open files when messages come, and close them when they stop.
 BROKERS: list[str] = []
 SETTINGS = {
-    # A short life: the quick compiler and the plain collector, one shuffle partition, no maintenance thread.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # The quick compiler with room for all of its code, the plain collector with room for what dies young; one shuffle
+    # partition, no maintenance thread.
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xmn256m"
+    ),
     "spark.driver.memory": "768m",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
@@ -54,8 +57,29 @@ if not LONG:
     SETTINGS |= FEW_ROWS
 
 
+@pytest.fixture(scope="session")
+def java_classes_remembered() -> Iterator[None]:
+    """PySpark asks the JVM for a class by its name each time it needs one, thousands of times in a run. The JVM looks
+    through three hundred jars for it, which took a tenth of its time. Here each view of the JVM asks once."""
+    from py4j.java_gateway import JavaClass, JVMView
+
+    ask = JVMView.__getattr__
+
+    def remember(view: JVMView, name: str) -> Any:
+        found = ask(view, name)
+        if isinstance(found, JavaClass):
+            vars(view)[name] = found
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JVMView, "__getattr__", remember)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, java_classes_remembered: None
+) -> "Iterator[SparkSession]":
     """Autouse, so that it is there before the first module looks for leaks."""
     from penstock.errors import PenstockError
     from penstock.spark.java import find_java
