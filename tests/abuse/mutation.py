@@ -24,7 +24,7 @@ from penstock.errors import FrameError
 from penstock.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, decode_frame, frame_size
 from penstock.security import Credentials
 from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, sign
-from tests.abuse.corpus import Request
+from tests.support.request_corpus import Request
 
 NUMBERS = (
     "-1", "0", "1", "7", "-0", "+1", "007", "32767", "32768", "65536", "2147483647", "2147483648", "-2147483648",

@@ -25,8 +25,8 @@ from penstock.runtime import Runtime
 from penstock.store import FlushMode, MessageStore
 from penstock.testing import ManualClock
 from penstock.testing.scratch_disk import scratch_parent
-from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import Mutator
+from tests.support.request_corpus import BROKER_REQUESTS, TOPIC
 from tests.support.send_frames import BINARY, HEAD, SUFFIX
 from tests.support.store_checks import small_options
 

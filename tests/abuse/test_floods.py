@@ -18,12 +18,12 @@ import pytest
 
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from penstock.protocol.command import Command
-from tests.abuse.corpus import properties
 from tests.abuse.healthy import HealthyPair
 from tests.abuse.observed import Facts, Observed
 from tests.abuse.test_mutated_frames import assert_quiet, unaffected
 from tests.abuse.test_slow_readers import pull
 from tests.support.raw_peer import RawPeer
+from tests.support.request_corpus import properties
 from tests.support.running_broker import send_fields
 from tests.waiting import until
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.command import Command, encode_frame
-from tests.abuse.corpus import BATCH, BROKER_REQUESTS, NAME_SERVER_REQUESTS
 from tests.abuse.mutation import BOMB
 from tests.support.nameserver_wire import name_server
 from tests.support.raw_peer import RawPeer
+from tests.support.request_corpus import BATCH, BROKER_REQUESTS, NAME_SERVER_REQUESTS
 from tests.support.running_broker import running
 
 QUESTIONS = {

@@ -32,7 +32,6 @@ from penstock.security import Credentials
 from penstock.security.signatures import ACCESS_KEY_FIELD, SIGNATURE_FIELD, sign
 from penstock.store import StoreOptions
 from penstock.store.inspection import verify
-from tests.abuse.corpus import BROKER_REQUESTS, COORDINATOR_REQUESTS, NAME_SERVER_REQUESTS, TOPIC
 from tests.abuse.directory import assert_tidy
 from tests.abuse.healthy import HealthyPair
 from tests.abuse.mutation import Mutator
@@ -40,6 +39,7 @@ from tests.abuse.observed import Facts, Observed
 from tests.abuse.storm import Storm, Target
 from tests.effort import by_length, first_seed
 from tests.support.coordinator_wire import coordinator as running_coordinator
+from tests.support.request_corpus import BROKER_REQUESTS, COORDINATOR_REQUESTS, NAME_SERVER_REQUESTS, TOPIC
 
 # Handled frames of one test; there are two, without and with access control.
 FRAMES = by_length(4_000, 520_000)

@@ -11,9 +11,9 @@ import pytest
 from penstock.broker.groups import is_group
 from penstock.protocol.command import Command
 from penstock.store.layout import is_topic
-from tests.abuse.corpus import BROKER_REQUESTS, CLIENT, GROUP, TOPIC, Request
 from tests.abuse.directory import assert_tidy
 from tests.support.raw_peer import RawPeer
+from tests.support.request_corpus import BROKER_REQUESTS, CLIENT, GROUP, TOPIC, Request
 from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
 from tests.waiting import until
 

@@ -10,9 +10,9 @@ import pytest
 from penstock.protocol.command import Command
 from penstock.runtime import Runtime
 from penstock.testing import ManualClock
-from tests.abuse.corpus import BROKER_REQUESTS, TOPIC
 from tests.abuse.mutation import NUMBERS
 from tests.support.raw_peer import RawPeer
+from tests.support.request_corpus import BROKER_REQUESTS, TOPIC
 from tests.support.running_broker import Bench, batch_item, properties, records, run, running, send_fields
 
 LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.protocol.command import Command
 from penstock.protocol.headers import PullSysFlag
-from tests.abuse.corpus import properties
 from tests.abuse.limits import limit
 from tests.abuse.test_limits_remoting import at_broker
 from tests.support.raw_peer import RawPeer
+from tests.support.request_corpus import properties
 from tests.support.running_broker import Bench, send_fields
 from tests.waiting import until
 
