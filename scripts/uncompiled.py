@@ -18,7 +18,7 @@ from scripts.imports import test_files
 HOT = "penstock._hot"
 FOLDERS = ("tests/unit/", "tests/compat/", "tests/property/")
 ALWAYS = (
-    "tests/compat/",
+    "tests/compat/test_golden_",
     "tests/unit/store/",
     "tests/unit/protocol/",
     "tests/property/test_codec",
