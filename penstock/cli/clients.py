@@ -214,7 +214,8 @@ def _as_options(hint: str) -> str:
         START_COORDINATOR: "start one (`penstock coordinator`), or name another with --coordinator",
         TLS_ONLY: "servers that take TLS only close other connections: add --tls or --tls-trusted FILE",
         PLAINTEXT_ONLY: "leave out --tls",
-        UNTRUSTED: "name a PEM file that vouches for it: --tls-trusted FILE",
+        UNTRUSTED: "name its certificate with --tls-trusted FILE; a server that created its own keeps it in "
+        "tls/certificate.pem of its data directory",
         NOT_RUNNING: SEE_STATUS,
         "": SEE_STATUS,
     }

@@ -41,7 +41,9 @@ class RemotingServer:
         self._host = host
         self._port = port
         self._tls = tls or TlsOptions(TlsMode.DISABLED)
-        self._self_signed: SelfSigned = SelfSigned(runtime.clock) if beside is None else beside._self_signed
+        self._self_signed: SelfSigned = (
+            SelfSigned(runtime.clock, self._tls) if beside is None else beside._self_signed
+        )
         self._runtime = runtime
         self.table = table
         self.options = options or RemotingOptions()

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from penstock.broker.registration import Registration
 from penstock.cli.config import Configuration
@@ -466,6 +466,25 @@ def test_a_node_that_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path], 
         assert run("status", "--tls") == 2  # nobody here trusts it
         assert run("status") == (0 if mode == "permissive" else 2)
         assert server.stop()[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_the_certificate_that_a_node_creates_can_be_trusted(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    trusted = tmp_path / "d" / "tls" / "certificate.pem"
+    for _ in range(2):  # also after a restart
+        with serving("up", "--json", *arguments) as server:
+
+            def run(*command: object, text: str = "", address: str = server.ready["nameserver"]) -> Result:
+                given = ["--nameserver", address, "--timeout", "5000"]
+                return CliRunner().invoke(root, [*map(str, command), *given], input=text)
+
+            refused = run("status", "--tls")
+            assert refused.exit_code == 2
+            assert "keeps it in tls/certificate.pem of its data directory" in refused.stderr
+            assert run("produce", "T", "--tls-trusted", trusted, text="one\n").exit_code == 0
+            assert run("status", "--tls-trusted", trusted).exit_code == 0
+            assert server.stop()[0] == 0
 
 
 def test_tls_without_a_certificate_is_told() -> None:
