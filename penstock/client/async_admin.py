@@ -34,6 +34,7 @@ from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
 from penstock.client.key_reading import KeyedValues, KeyReading
+from penstock.client.loop_thread import require_loop
 from penstock.client.options import (
     DEFAULT_NAME_SERVER,
     ClientOptions,
@@ -45,6 +46,7 @@ from penstock.client.options import (
 from penstock.client.outgoing import topic_text
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
+from penstock.client.service_state import OneProcess
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import (
     ClientClosedError,
@@ -108,7 +110,7 @@ class AdminSettings(TypedDict, total=False):
     min_signature: int
 
 
-class AsyncAdmin:
+class AsyncAdmin(OneProcess):
     """An admin client inside an event loop. Start it with `async with`, or `start` and `close`."""
 
     def __init__(
@@ -127,12 +129,17 @@ class AsyncAdmin:
         self._tls = tls
         self._rpc_hook = rpc_hook
         self._instance: ClientInstance | None = None
+        # In which it was started.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
         """Connect to a name server."""
-        if self._instance is None:
+        if self._instance is not None:
+            require_loop(self._loop)
+        else:
+            self._loop = asyncio.get_running_loop()
             self._instance = await ClientInstance.acquire(
                 self.client_options, runtime=self._runtime, tls=self._tls, rpc_hook=self._rpc_hook
             )
@@ -140,6 +147,8 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Leave the cluster."""
+        if self._instance is not None:
+            require_loop(self._loop)
         instance, self._instance = self._instance, None
         if instance is not None:
             await instance.release()
@@ -156,6 +165,7 @@ class AsyncAdmin:
     def _calls(self) -> ClusterCalls:
         if self._instance is None:
             raise ClientClosedError("the admin client is not started", "use `async with`, or await start()")
+        require_loop(self._loop)
         return ClusterCalls(self._instance)
 
     # -- topics ----------------------------------------------------------------------------------------------

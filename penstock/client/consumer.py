@@ -39,10 +39,10 @@ from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
-from penstock.client.service_state import ServiceState
+from penstock.client.service_state import OneProcess, ServiceState
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, ThreadWorkers, is_async
-from penstock.errors import ClientClosedError, OptionError
+from penstock.errors import ClientClosedError, ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Clock, Runtime
@@ -52,7 +52,7 @@ __all__ = ["AsyncConsumer", "Consumer"]
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(OneProcess):
     """A consumer for threads. `with` starts and closes it."""
 
     def __init__(
@@ -148,6 +148,9 @@ class Consumer:
             return
         if at_exit is not None:
             atexit.unregister(at_exit)
+        if thread.is_foreign:
+            self._ended.set()  # in a child process there is nothing of it to close
+            return
         self._end_turns()
         turn = self._turns.pop(threading.current_thread(), None)
         if turn is not None:
@@ -282,6 +285,7 @@ class Consumer:
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""
+        self._running()
         self._report(ack_report(self.options, message, self._async.core.holdings))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
@@ -325,7 +329,7 @@ class Consumer:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             thread = self._running()
-        except ClientClosedError:
+        except ClientError:
             coroutine.close()
             raise
         return thread.run(coroutine)
@@ -334,6 +338,7 @@ class Consumer:
         thread = self._thread
         if thread is None:
             raise without_topic() if self._async.needs_topic and not self._is_closed else _closed()
+        thread.check_process()
         return thread
 
 

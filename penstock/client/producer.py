@@ -30,7 +30,7 @@ from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
 from penstock.client.room import closed_error
 from penstock.client.routes import MessageQueue
-from penstock.client.service_state import ServiceState
+from penstock.client.service_state import OneProcess, ServiceState
 from penstock.client.tracing import TraceCounts
 from penstock.client.transactions import Transaction, TransactionListener
 from penstock.message import Message
@@ -42,7 +42,7 @@ __all__ = ["AsyncProducer", "Producer"]
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(OneProcess):
     """A producer for threads. `with` starts and closes it; the first send starts it, too."""
 
     def __init__(

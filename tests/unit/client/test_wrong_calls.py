@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -417,6 +419,119 @@ def test_the_wrong_kind_of_with(client: Any) -> None:
 
     with pytest.raises(TypeError, match="context manager protocol"):
         asyncio.run(enter_wrongly())
+
+
+async def used(client: Any) -> object:
+    """Start it, and ask something."""
+    await client.start()
+    if isinstance(client, penstock.AsyncConsumer):
+        await client.subscribe("T")
+        return await client.poll(timeout_s=0)
+    return await client.queues("T")
+
+
+ELSEWHERE: dict[Any, list[Call]] = {
+    penstock.AsyncProducer: [
+        lambda c: c.start(),
+        lambda c: c.send("T", BODY),
+        lambda c: c.send_nowait("T", BODY),
+        lambda c: c.enqueue("T", BODY),
+        lambda c: c.flush(),
+        lambda c: c.queues("T"),
+        lambda c: c.transaction("T", BODY).__aenter__(),
+        lambda c: c.close(),
+    ],
+    penstock.AsyncConsumer: [
+        lambda c: c.start(),
+        lambda c: c.subscribe("T"),
+        lambda c: c.poll(),
+        lambda c: c.commit(),
+        lambda c: c.__aiter__(),
+        lambda c: c.assignment,
+        lambda c: c.close(),
+    ],
+    penstock.AsyncAdmin: [
+        lambda c: c.start(),
+        lambda c: c.list_topics(),
+        lambda c: c.dead_letters.groups(),
+        lambda c: c.close(),
+    ],
+}
+
+
+@pytest.mark.parametrize("client", ELSEWHERE, ids=lambda client: client.__name__)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_of_another_event_loop(client: Any, penstock_broker: str) -> None:
+    """As with two calls of asyncio.run: it would wait for ever."""
+    with penstock.Producer(penstock_broker) as producer:
+        producer.send("T", BODY)
+    started = client(penstock_broker)
+    with asyncio.Runner() as home:
+        home.run(used(started))
+        for call in ELSEWHERE[client]:
+            with pytest.raises(ClientError, match="was started in another event loop; make one in each loop"):
+                asyncio.run(asyncio.wait_for(waited(call, started), 60))
+        home.run(used(started))
+        home.run(started.close())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_are_not_copied(client: Any) -> None:
+    one = client("127.0.0.1:1", "g") if "Admin" not in client.__name__ else client("127.0.0.1:1")
+    attempts: list[Call] = [
+        lambda one: one.__reduce_ex__(4),
+        copy.copy,
+        copy.deepcopy,
+    ]  # the first is pickle's
+    for attempt in attempts:
+        with pytest.raises(
+            TypeError, match=f"^{client.__name__} cannot be copied or pickled; make one in each"
+        ):
+            attempt(one)
+
+
+def test_a_consumer_in_a_forked_process(penstock_broker: str) -> None:
+    """The child would get what the parent has received, too, and never acknowledge it."""
+    with penstock.Producer(penstock_broker) as producer:
+        for _ in range(3):
+            producer.send("T", BODY, queue_key="a")
+    with penstock.Consumer(penstock_broker, "forked", start_from="first") as consumer:
+        consumer.subscribe("T")
+        first = consumer.poll(1, 60)
+
+        calls: list[Callable[[], object]] = [consumer.poll, consumer.commit, lambda: consumer.ack(first[0])]
+        for call in calls:
+            assert "made before a fork" in in_child(call)
+        assert in_child(consumer.close) == "None"
+        assert consumer.poll(1, 60)
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """What a call in a forked process returns, or the error of the client."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                text = str(call())
+            except ClientError as error:
+                text = str(error)
+            os.write(writing, text.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        found = pipe.read().decode()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_transaction_that_was_not_entered(producer: penstock.Producer) -> None:
+    """Nothing was sent that could be committed."""
+    transaction = producer.transaction("T", BODY)
+    for decide in (transaction.commit, transaction.rollback, transaction.unknown):
+        with pytest.raises(ClientError, match="the transaction has not begun; enter it with `with`"):
+            decide()
 
 
 def test_a_producer_that_was_not_started(penstock_broker: str) -> None:
