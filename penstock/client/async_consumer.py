@@ -36,14 +36,17 @@ from penstock.client.options import (
     ClientOptions,
     ConsumerOptions,
     check_objects,
+    milliseconds,
     read_settings,
+    require_seconds,
 )
+from penstock.client.outgoing import topic_text
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.queue_selection import check_queue, check_queues
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import OneProcess, ServiceState
-from penstock.client.subscription import check_expression
+from penstock.client.subscription import check_expression, check_keys
 from penstock.client.tracing import TraceCounts, Tracing
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
@@ -317,7 +320,7 @@ class AsyncConsumer(OneProcess):
     ) -> None:
         """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
         or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
-        wish = (topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+        wish = (topic, expression, sql, check_keys(keys))
         if self._core is not None or self._is_closed:
             await self._here.subscribe(*wish)
             return
@@ -340,6 +343,7 @@ class AsyncConsumer(OneProcess):
 
     async def wait_assigned(self, timeout_s: float = 10.0) -> Sequence[MessageQueue]:
         """Wait until this consumer holds its share of the queues as of now; the queues."""
+        require_seconds("timeout_s", timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._here.rebalancing.settled()
@@ -364,7 +368,7 @@ class AsyncConsumer(OneProcess):
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read."""
-        return (await self._here.instance.routes.get(topic)).subscribe_queues
+        return (await self._here.instance.routes.get(topic_text(topic))).subscribe_queues
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not.
@@ -392,16 +396,16 @@ class AsyncConsumer(OneProcess):
         await self._here.seek(queue, offset)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self._here.calls.first_offset(queue))
+        await self.seek(queue, await self._here.calls.first_offset(check_queue(queue)))
 
     async def seek_to_last(self, queue: MessageQueue) -> None:
         """Behind the last message."""
-        await self.seek(queue, await self._here.calls.end_offset(queue))
+        await self.seek(queue, await self._here.calls.end_offset(check_queue(queue)))
 
     async def seek_to_time(self, queue: MessageQueue, time: int | datetime) -> None:
         """To the first message stored then or later."""
-        time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
-        await self.seek(queue, await self._here.calls.offset_at(queue, time_ms))
+        time_ms = milliseconds("time", time)
+        await self.seek(queue, await self._here.calls.offset_at(check_queue(queue), time_ms))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store how far this consumer has come: all that `poll` has returned is done. ClientError if it fails."""
@@ -413,7 +417,7 @@ class AsyncConsumer(OneProcess):
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the first message of the queue that is not done."""
-        owner = self._here.holdings.get(queue)
+        owner = self._here.holdings.get(check_queue(queue))
         if owner is None:
             raise ClientError(f"{queue} is not held by this consumer", "wait_assigned waits for its queues")
         return owner.committed

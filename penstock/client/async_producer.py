@@ -30,6 +30,7 @@ from penstock.client.options import (
     check_objects,
     check_topics,
     read_settings,
+    require_seconds,
 )
 from penstock.client.outgoing import (
     MessageParts,
@@ -198,6 +199,7 @@ class AsyncProducer(OneProcess):
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
+        require_seconds("timeout_s", timeout_s)
         if self._is_closed:
             return
         require_loop(self._loop)

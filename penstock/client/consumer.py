@@ -35,11 +35,12 @@ from penstock.client.consumer_core import ConsumerCore
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.joining import without_topic
 from penstock.client.loop_thread import LoopThread
-from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
+from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions, require_seconds
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.service_state import OneProcess, ServiceState
+from penstock.client.subscription import check_keys
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, ThreadWorkers, is_async
 from penstock.errors import ClientClosedError, ClientError, OptionError
@@ -139,6 +140,8 @@ class Consumer(OneProcess):
     def close(self, *, done: bool = True, timeout_s: float | None = None) -> None:
         """Finish what is in hand, store offsets, leave the group. `done`: the message that a loop of this thread
         was left at is done. From inside a listener nothing is waited for."""
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
         with self._lock:
             self._is_closed = True
             thread, self._thread = self._thread, None
@@ -167,6 +170,8 @@ class Consumer(OneProcess):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Sleep until the consumer is closed by somebody else: what a program with a listener does meanwhile."""
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
         return self._ended.wait(timeout_s)
 
     def __enter__(self) -> Self:
@@ -189,7 +194,7 @@ class Consumer(OneProcess):
         """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
         or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
         if self._async.needs_topic:  # its group is its topic's
-            self._async.wish(topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+            self._async.wish(topic, expression, sql, check_keys(keys))
             self.start()
             return
         self.start()

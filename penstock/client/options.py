@@ -58,6 +58,27 @@ def require_range(name: str, value: object, low: int, high: int) -> None:
         raise OptionError(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
 
 
+def require_text(name: str, value: object, hint: str = "use text") -> None:
+    """Refuse anything but text."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} is {value!r}", hint)
+
+
+def require_seconds(name: str, value: object) -> None:
+    """Refuse anything but a span of time in seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise OptionError(f"{name} is {value!r}", "use seconds, 0 or more")
+
+
+def milliseconds(name: str, value: object) -> int:
+    """A moment as milliseconds since the epoch."""
+    if isinstance(value, datetime):
+        return int(value.timestamp() * 1000)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise OptionError(f"{name} is {value!r}", "use a datetime, or milliseconds since the epoch")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """What the producers, consumers and admins of a process have in common. Those with equal options share one
