@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from penstock.errors import OptionError
+from penstock.protocol.identity import is_address
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,100}")
 _AT_LEAST_ONE = (
@@ -444,6 +445,11 @@ class BrokerOptions:
                 "use 1 to 100 letters, digits and the characters % | _ -",
             )
         self._require(self.port <= 65_535, "port", "use 0 to 65535")
+        self._require(
+            not self.advertised_address or is_address(self.advertise("", self.port or 10_911)),
+            "advertised_address",
+            "write a name or address that clients can dial, as host or host:port",
+        )
         self._require(self.ha_port <= 65_535, "ha_port", "use 0 to 65535")
         self._require(
             self.role is not BrokerRole.SLAVE or self.broker_id > 0,

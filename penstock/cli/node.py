@@ -52,6 +52,8 @@ class NodeOptions:
     def of(configuration: Configuration, roles: Sequence[str]) -> NodeOptions:
         """What was configured, with the checks that concern the process as a whole."""
         process = configuration.options("", ProcessOptions)
+        if Path(process.data).exists() and not Path(process.data).is_dir():
+            raise PenstockError(f"{process.data} is not a directory", "name one with --data")
         nameserver = configuration.options("nameserver", NameServerOptions) if "nameserver" in roles else None
         broker = configuration.options("broker", BrokerOptions) if "broker" in roles else None
         coordinator = None

@@ -223,7 +223,7 @@ class AsyncAdmin(OneProcess):
             if count > queues and (not cluster or (broker is not None and broker.cluster == cluster)):
                 raise OptionError(
                     f"topic {topic!r} has {count} queues on {found.broker_name}: with {queues}, the messages of "
-                    f"the other {count - queues} can no longer be read",
+                    f"{_last_queues(count - queues)} can no longer be read",
                     f"use {count} or more queues; to hide those messages on purpose: shrink=True, or --shrink",
                 )
 
@@ -529,6 +529,10 @@ class AsyncAdmin(OneProcess):
             for name, equals, value in (line.partition("=") for line in lines)
             if equals and not name.lstrip().startswith("#")
         }
+
+
+def _last_queues(count: int) -> str:
+    return "the last queue" if count == 1 else f"the last {count} queues"
 
 
 def _check_attributes(attributes: object) -> None:

@@ -487,6 +487,19 @@ def test_the_certificate_that_a_node_creates_can_be_trusted(tmp_path: Path) -> N
             assert server.stop()[0] == 0
 
 
+def test_places_and_addresses_that_cannot_be(tmp_path: Path) -> None:
+    """Found before anything is listened on, or told with what would help."""
+    file, free = tmp_path / "file", ("--port", 0, "--nameserver-port", 0)
+    file.write_text("")
+    for command in ("up", "nameserver", "broker", "coordinator"):
+        assert f"{file} is not a directory; name one with --data" in refused(command, "--data", file)
+    for address in ("x:y", "http://broker:10911", "a b", "broker:99999"):
+        told = refused("up", "--data", tmp_path / "d", *free, "--advertise", address)
+        assert f"advertised_address is {address!r}; write a name or address that clients can dial" in told
+    told = refused("up", "--data", tmp_path / "d", *free, "--host", "203.0.113.7", "--listen-anywhere")
+    assert "cannot assign requested address; choose an address of this machine, 127.0.0.1 for" in told
+
+
 def test_tls_without_a_certificate_is_told() -> None:
     assert "no certificate or key" in refused(
         "up", "--set=tls.mode=enforcing", "--port", 0, "--nameserver-port", 0

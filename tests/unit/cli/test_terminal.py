@@ -40,6 +40,20 @@ def test_produce_sends_typed_lines(address: str) -> None:
     assert sorted(Commands(address).ok("consume", "typed").splitlines()) == ["one", "two"]
 
 
+def test_consuming_nothing_says_so_on_a_terminal(address: str) -> None:
+    run = Commands(address)
+    run.ok("topic", "create", "quiet")
+    screen = run_in_terminal(address, "consume", "quiet")
+    assert (screen.exit_code, screen.shown) == (0, "no messages"), screen.text
+    run.ok("produce", "quiet", text="one\n")
+    assert "one" in run_in_terminal(address, "consume", "quiet", "--group", "readers").shown
+    again = run_in_terminal(address, "consume", "quiet", "--group", "readers")
+    assert (again.exit_code, again.shown) == (0, "no messages for group readers"), again.text
+    assert run("consume", "quiet", "--group", "readers").output == "", (
+        "off a terminal there is nothing but messages"
+    )
+
+
 def test_dead_letters_are_listed_on_a_terminal(address: str) -> None:
     screen = run_in_terminal(address, "dlq", "list")
     assert (screen.exit_code, "Traceback" in screen.text) == (0, False), screen.text

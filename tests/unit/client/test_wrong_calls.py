@@ -112,7 +112,7 @@ def test_subscriptions_of_a_wrong_type(penstock_broker: str, parts: dict[str, An
 def test_fewer_queues_need_shrink(penstock_broker: str) -> None:
     with penstock.Admin(penstock_broker) as admin:
         admin.create_topic("Wide", queues=4)
-        with pytest.raises(OptionError, match=r"has 4 queues on .*: with 1, the messages of the other 3"):
+        with pytest.raises(OptionError, match=r"has 4 queues on .*: with 1, the messages of the last 3 queues"):
             admin.create_topic("Wide", queues=1)
         assert len(admin.queues("Wide")) == 4
         admin.create_topic("Wide", queues=4)
