@@ -310,9 +310,10 @@ class BrokerOptions:
 
     # -- POP (docs/pop.md)
 
-    # The shortest time for which popped messages may be asked to be invisible to others ...
+    # The shortest time for which popped messages are invisible to others: a shorter one that is asked for, also by
+    # its change, is raised to it.
     pop_invisible_min_ms: int = 1_000
-    # ... and the longest; both also hold for its change. Java's clients ask for 5 s to 2 h.
+    # The longest time that may be asked for, also by its change. Java's clients ask for 5 s to 2 h.
     pop_invisible_max_ms: int = 43_200_000
     # Pops, one for each queue that gave messages, that may wait for acknowledgements at once; beyond it nothing more
     # is popped (popCkMaxBufferSize).
