@@ -112,7 +112,9 @@ def test_subscriptions_of_a_wrong_type(penstock_broker: str, parts: dict[str, An
 def test_fewer_queues_need_shrink(penstock_broker: str) -> None:
     with penstock.Admin(penstock_broker) as admin:
         admin.create_topic("Wide", queues=4)
-        with pytest.raises(OptionError, match=r"has 4 queues on .*: with 1, the messages of the last 3 queues"):
+        with pytest.raises(
+            OptionError, match=r"has 4 queues on .*: with 1, the messages of the last 3 queues"
+        ):
             admin.create_topic("Wide", queues=1)
         assert len(admin.queues("Wide")) == 4
         admin.create_topic("Wide", queues=4)
@@ -306,6 +308,9 @@ def test_wrong_options_of_every_client(client: Any, settings: dict[str, Any], wo
         ("Consumer", {"model": "cluster"}, "model is 'cluster'; use one of: clustering, broadcasting"),
         ("Consumer", {"start_from": "earliest"}, "start_from is 'earliest'; use one of: auto, first, last"),
         ("Consumer", {"listener": 5}, "listener is 5; use a function of one message"),
+        ("Consumer", {"listener": lambda: None}, "use a function of one message"),
+        ("Consumer", {"listener": lambda message, queue: None}, "use a function of one message"),
+        ("Consumer", {"on_queues": lambda queues: None}, "use a function of a topic and its queues"),
         ("Consumer", {"on_queues": 5}, "on_queues is 5; use a function of a topic and its queues"),
         ("Consumer", {"auto_ack": 0}, "auto_ack is 0; use True or False"),
         ("Consumer", {"offset_directory": 5}, "offset_directory is 5; use text"),
