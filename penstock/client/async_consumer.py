@@ -516,4 +516,6 @@ class AsyncConsumer(OneProcess):
 
 
 def _closed() -> ClientClosedError:
-    return ClientClosedError("the consumer is closed, or was not started", "use `with`, or call start()")
+    return ClientClosedError(
+        "the consumer is closed, or was not started", "use `async with`, or await start()"
+    )
