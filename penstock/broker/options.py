@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from penstock.errors import OptionError
+from penstock.protocol.identity import is_address
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,100}")
 _AT_LEAST_ONE = (
@@ -309,9 +310,10 @@ class BrokerOptions:
 
     # -- POP (docs/pop.md)
 
-    # The shortest time for which popped messages may be asked to be invisible to others ...
+    # The shortest time for which popped messages are invisible to others: a shorter one that is asked for, also by
+    # its change, is raised to it.
     pop_invisible_min_ms: int = 1_000
-    # ... and the longest; both also hold for its change. Java's clients ask for 5 s to 2 h.
+    # The longest time that may be asked for, also by its change. Java's clients ask for 5 s to 2 h.
     pop_invisible_max_ms: int = 43_200_000
     # Pops, one for each queue that gave messages, that may wait for acknowledgements at once; beyond it nothing more
     # is popped (popCkMaxBufferSize).
@@ -444,6 +446,11 @@ class BrokerOptions:
                 "use 1 to 100 letters, digits and the characters % | _ -",
             )
         self._require(self.port <= 65_535, "port", "use 0 to 65535")
+        self._require(
+            not self.advertised_address or is_address(self.advertise("", self.port or 10_911)),
+            "advertised_address",
+            "write a name or address that clients can dial, as host or host:port",
+        )
         self._require(self.ha_port <= 65_535, "ha_port", "use 0 to 65535")
         self._require(
             self.role is not BrokerRole.SLAVE or self.broker_id > 0,

@@ -31,6 +31,7 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_COORDINATOR = "127.0.0.1:9877"
 EXIT_NOT_FOUND = 1
 TOPICS_COMPARED = 5_000
+SEE_TOPICS = "`penstock topic list` shows the topics"
 SEE_STATUS = "`penstock status` shows which servers answer"
 
 
@@ -214,7 +215,8 @@ def _as_options(hint: str) -> str:
         START_COORDINATOR: "start one (`penstock coordinator`), or name another with --coordinator",
         TLS_ONLY: "servers that take TLS only close other connections: add --tls or --tls-trusted FILE",
         PLAINTEXT_ONLY: "leave out --tls",
-        UNTRUSTED: "name a PEM file that vouches for it: --tls-trusted FILE",
+        UNTRUSTED: "name its certificate with --tls-trusted FILE; a server that created its own keeps it in "
+        "tls/certificate.pem of its data directory",
         NOT_RUNNING: SEE_STATUS,
         "": SEE_STATUS,
     }
@@ -222,9 +224,11 @@ def _as_options(hint: str) -> str:
 
 
 @contextmanager
-def administering(cluster: Cluster) -> Iterator[Admin]:
-    """An admin client of the cluster; a terminal shows what it waits for."""
+def administering(cluster: Cluster, missing: str = "") -> Iterator[Admin]:
+    """An admin client of the cluster; a terminal shows what it waits for. `missing` is what to do about a topic that
+    is not there, where creating it is no help."""
     from penstock.client.admin import Admin
+    from penstock.client.routes import CREATE_FIRST
 
     class ShowingAdmin(Admin):
         def start(self) -> Self:
@@ -247,9 +251,20 @@ def administering(cluster: Cluster) -> Iterator[Admin]:
             yield admin
         except RouteNotFoundError as error:
             near = did_you_mean(error.topic, admin.list_topics()[:TOPICS_COMPARED]) if error.topic else ""
-            if near:
-                raise PenstockError(error.message, near) from error
+            advice = near or (missing if error.hint.startswith(CREATE_FIRST) else "")
+            if advice:
+                raise PenstockError(error.message, advice) from error
             raise
+
+
+def require_group(admin: Admin, name: str) -> None:
+    """An unknown group is an error, not an empty one."""
+    known = admin.list_groups(internal=True)
+    if name not in known:
+        raise PenstockError(
+            f"there is no group {name}",
+            did_you_mean(name, known) or "`penstock group list` shows the groups",
+        )
 
 
 def check_brokers(admin: Admin) -> None:

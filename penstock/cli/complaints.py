@@ -64,6 +64,24 @@ def awaiting(what: str) -> Iterator[None]:
             _write(_ERASE_LINE)
 
 
+@contextmanager
+def showing_warnings() -> Iterator[None]:
+    """What the client warns of while the block runs is complained of: the client keeps trying, and the command would
+    only seem to wait."""
+    import logging
+
+    class Complaining(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            complain(record.getMessage())
+
+    handler, logger = Complaining(logging.WARNING), logging.getLogger("penstock.client")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def _write(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.clients import Cluster, administering, client_options, echo_json
-from penstock.cli.complaints import awaiting
+from penstock.cli.complaints import awaiting, note, showing_warnings
 from penstock.cli.option_types import NumberType, PlaceType
 from penstock.cli.signals import sigterm_interrupts
 
@@ -95,8 +95,13 @@ def consume(
                 _seek(consumer, mine, place or "first")
             ends = {} if follow else {queue: admin.max_offset(queue) for queue in mine}
             try:
-                for messages in _polls(consumer, ends, limit, wanted, follow=follow):
-                    show(messages)
+                is_empty = True
+                with showing_warnings():
+                    for messages in _polls(consumer, ends, limit, wanted, follow=follow):
+                        is_empty = False
+                        show(messages)
+                if is_empty and not as_json and sys.stdout.isatty():
+                    note(f"no messages for group {group}" if group else "no messages")
             finally:
                 if group is not None and sys.exc_info()[0] in (None, KeyboardInterrupt):
                     consumer.commit()

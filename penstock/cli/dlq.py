@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,11 +22,15 @@ from penstock.cli.clients import (
     check_brokers,
     client_options,
     echo_json,
+    require_group,
 )
+from penstock.cli.complaints import complain
 from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import IntParam, NumberType, parse_time_ms
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.client.admin import Admin
     from penstock.client.dead_letters import DeadLetter
     from penstock.client.redriving import RedriveResult
 
@@ -109,6 +115,8 @@ def list_groups(groups: tuple[str, ...], cluster: Cluster, as_json: bool) -> int
         found = admin.dead_letters.groups(*groups, progress=progress)
         if not found:
             check_brokers(admin)
+        for group in sorted(set(groups) - {summary.group for summary in found}):
+            _is_known(admin, group)
     if as_json:
         from penstock.cli.dlq_tables import summary_json
 
@@ -130,7 +138,7 @@ def show(group: str, chosen: dict[str, Any], limit: int, cluster: Cluster, as_js
     """Show the dead letters of GROUP, the oldest first."""
     shown = 0
     with administering(cluster) as admin:
-        letters = _first(admin.dead_letters.read(group, **chosen), limit)
+        letters = _first(_known(admin, group, admin.dead_letters.read(group, **chosen)), limit)
         if as_json:
             from penstock.cli.dlq_tables import letter_json
 
@@ -143,6 +151,26 @@ def show(group: str, chosen: dict[str, Any], limit: int, cluster: Cluster, as_js
 
             shown = show_letters(output(), letters)
     return 0 if shown else EXIT_NOT_FOUND
+
+
+def _is_known(admin: Admin, group: str) -> bool:
+    """Nothing was found: say so if there is no such group."""
+    try:
+        require_group(admin, group)
+    except PenstockError as error:
+        complain(str(error))
+        return False
+    return True
+
+
+def _known(admin: Admin, group: str, items: Iterator[T], *, needed: bool = False) -> Iterator[T]:
+    """The items; where there are none, the group should be there, or, if `needed`, the command ends."""
+    first = next(items, None)
+    if first is None:
+        if not _is_known(admin, group) and needed:
+            click.get_current_context().exit(EXIT_NOT_FOUND)
+        return iter(())
+    return chain((first,), items)
 
 
 def _first(letters: Iterator[DeadLetter], limit: int) -> Iterator[DeadLetter]:
@@ -197,7 +225,7 @@ def redrive(
             group, to=to, rate=rate or 0, dry_run=dry_run, wait_s=wait, **chosen
         )
         try:
-            for result in results:
+            for result in _known(admin, group, results):
                 tally.add(result)
                 if as_json:
                     echo_json(result_json(result), lines=True)
@@ -235,10 +263,13 @@ def export(
     from penstock.cli.console import counting
     from penstock.cli.dlq_export import exported
 
+    if path != "-" and not Path(path).parent.is_dir():
+        raise PenstockError(f"there is no directory {Path(path).parent}", "make it, or name another FILE")
     if form is None:
         form = "parquet" if path.endswith(".parquet") else "jsonl"
     with administering(cluster) as admin, counting("exporting", printing=path == "-") as progress:
-        count = exported(admin.dead_letters.read(group, **chosen), path, form, progress)
+        letters = _known(admin, group, admin.dead_letters.read(group, **chosen), needed=True)
+        count = exported(letters, path, form, progress)
     if path != "-":
         from penstock.cli.console import count_text
         from penstock.cli.escaping import one_line

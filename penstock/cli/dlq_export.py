@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.cli.dlq_tables import in_parts, letter_json
@@ -45,8 +46,13 @@ def exported(letters: Iterable[DeadLetter], path: str, form: str, progress: Call
 
 def _whole(path: str, write: Callable[[str], int]) -> int:
     part = f"{path}.part"
-    count = write(part)
-    os.replace(part, path)
+    try:
+        count = write(part)
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
     return count
 
 

@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import Cluster, administering, client_options, confirm, echo_json
+from penstock.cli.clients import (
+    SEE_TOPICS,
+    Cluster,
+    administering,
+    client_options,
+    confirm,
+    echo_json,
+    require_group,
+)
 from penstock.cli.complaints import note
 from penstock.cli.group_offsets import export_offsets, import_offsets
 from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import PlaceType
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Admin
     from penstock.client.admin_results import GroupDescription
 
 # RocketMQ's names.
@@ -49,6 +56,8 @@ def list_groups(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
         found = [admin.describe_group(name) for name in names] if details else []
     if as_json:
         echo_json([group_json(item) for item in found] if details else names)
+    elif not names:
+        note("no groups; a group is made by its first consumer")
     elif details:
         _show_list(found)
     else:
@@ -56,8 +65,6 @@ def list_groups(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
 
         for name in names:
             click.echo(printable(name))
-        if not names:
-            note("no groups; a group is made by its first consumer")
 
 
 def _show_list(found: list[GroupDescription]) -> None:
@@ -77,7 +84,8 @@ def _show_list(found: list[GroupDescription]) -> None:
 def describe(name: str, cluster: Cluster, as_json: bool) -> None:
     """Show the members of the group NAME and how far they are in each queue."""
     with administering(cluster) as admin:
-        found = _describe(admin, name)
+        require_group(admin, name)
+        found = admin.describe_group(name)
     if as_json:
         echo_json(group_json(found))
         return
@@ -114,19 +122,6 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
         console.print(table)
 
 
-def _describe(admin: Admin, name: str) -> GroupDescription:
-    """An unknown group is an error, not an empty one."""
-    from penstock.errors import PenstockError, did_you_mean
-
-    known = admin.list_groups(internal=True)
-    if name not in known:
-        raise PenstockError(
-            f"there is no group {name}",
-            did_you_mean(name, known) or "`penstock group list` shows the groups",
-        )
-    return admin.describe_group(name)
-
-
 @group.command()
 @click.argument("name")
 @click.option("--topic", metavar="T", required=True, help="In this topic.")
@@ -139,7 +134,7 @@ def reset(name: str, topic: str, place: str | int, yes: bool, cluster: Cluster, 
     Works while consumers are online: they go on from there. Moving back delivers messages again, moving
     forward leaves some out.
     """
-    with administering(cluster) as admin:
+    with administering(cluster, SEE_TOPICS) as admin:
         admin.queues(topic)
         confirm(f"Move the group {name} in {topic} to {_place(place)}?", yes)
         moved = admin.reset_offsets(name, topic, place)

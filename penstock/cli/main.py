@@ -175,8 +175,18 @@ def root() -> None:
     """A message queue that speaks and stores Apache RocketMQ's formats."""
 
 
+def _open_missing_streams() -> None:
+    """A caller may have closed standard streams (`>&-`). Files and sockets must not get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            while os.open(os.devnull, os.O_RDWR) < number:  # the lowest number that is free
+                pass
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 def main() -> None:
     """Entry point. What a terminal cannot show is escaped instead of ending the program."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

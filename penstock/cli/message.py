@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import EXIT_NOT_FOUND, Cluster, administering, client_options, echo_json
+from penstock.cli.clients import (
+    EXIT_NOT_FOUND,
+    SEE_TOPICS,
+    Cluster,
+    administering,
+    client_options,
+    echo_json,
+)
 from penstock.cli.complaints import complain
 from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import NumberType
@@ -46,7 +53,7 @@ def get(
         raise click.UsageError("name an ID or --key, one of them", click.get_current_context())
     if key is not None and not topic:
         raise click.UsageError("--key needs --topic", click.get_current_context())
-    with administering(cluster) as admin:
+    with administering(cluster, SEE_TOPICS) as admin:
         if message_id is not None:
             found = _by_id(admin, message_id, topic)
         else:
@@ -77,7 +84,7 @@ def value(topic: str, key: str, whole: bool, limit: int, cluster: Cluster, as_js
     Looks in the partition that the key hashes to, where a producer with partition_by_key sends it (`penstock produce
     --by-key`). Ends with 1 if there is none.
     """
-    with administering(cluster) as admin:
+    with administering(cluster, SEE_TOPICS) as admin:
         found = admin.read_by_key(topic, key, limit=limit if whole else 1, whole=whole)
     if as_json:
         from penstock.cli.received import received_json

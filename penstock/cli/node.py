@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.nameserver.options import NameServerOptions
 from penstock.nameserver.server import NameServer
 from penstock.remoting import RemotingOptions, TlsMode, TlsOptions
+from penstock.remoting.tls import is_certificate_name
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, NodeAccess
 from penstock.store.options import StoreOptions
@@ -51,6 +52,8 @@ class NodeOptions:
     def of(configuration: Configuration, roles: Sequence[str]) -> NodeOptions:
         """What was configured, with the checks that concern the process as a whole."""
         process = configuration.options("", ProcessOptions)
+        if Path(process.data).exists() and not Path(process.data).is_dir():
+            raise PenstockError(f"{process.data} is not a directory", "name one with --data")
         nameserver = configuration.options("nameserver", NameServerOptions) if "nameserver" in roles else None
         broker = configuration.options("broker", BrokerOptions) if "broker" in roles else None
         coordinator = None
@@ -71,7 +74,7 @@ class NodeOptions:
         if nameserver is not None and not nameserver.kv_config_path:
             path = Path(process.data) / "namesrv" / "kvConfig.json"
             nameserver = replace(nameserver, kv_config_path=str(path))
-        tls = configuration.options("tls", TlsOptions)
+        tls = _with_place(configuration.options("tls", TlsOptions), process, sections)
         configuration.warnings += _access_doubts(access, tls, sections)
         return NodeOptions(
             process,
@@ -83,6 +86,22 @@ class NodeOptions:
             coordinator,
             access,
         )
+
+
+def _with_place(
+    tls: TlsOptions, process: ProcessOptions, sections: Sequence[tuple[str, object]]
+) -> TlsOptions:
+    """Where a certificate is kept that a server creates, and for which of its own names it is."""
+    own = []
+    for _, options in sections:
+        told = str(getattr(options, "advertised_address", ""))
+        own += [str(getattr(options, "host", "")), advertised_host(told)]
+    hosts = [host.strip("[]") for host in own if host and not is_wildcard(host)]
+    return replace(
+        tls,
+        certificate_directory=tls.certificate_directory or str(Path(process.data) / "tls"),
+        certificate_names=(*tls.certificate_names, *filter(is_certificate_name, hosts)),
+    )
 
 
 def _doubts(broker: BrokerOptions, *, alone: bool) -> list[str]:

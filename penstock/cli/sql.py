@@ -103,6 +103,8 @@ def sql(
             note("no topics; `penstock status` shows whether the brokers are up")
         _list(found, job.as_json, as_csv)
         return 0
+    with reaching(), awaiting(f"waiting for {given}" if given else "looking at the archive"):
+        TopicTables(None, places).topics()  # where nothing can be read, Spark need not start
     with job.spark("sql") as spark, _gap_table(spark, on_gap) as (gaps, table):
         tables = TopicTables(spark, replace(places, on_gap=gaps, gap_table=table))
         left_out = _run(tables, query, job.as_json, as_csv, limit, whole=on_gap == "fail")

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.clients import Cluster, administering, check_brokers, client_options, confirm, echo_json
+from penstock.cli.clients import (
+    SEE_TOPICS,
+    Cluster,
+    administering,
+    check_brokers,
+    client_options,
+    confirm,
+    echo_json,
+)
 from penstock.cli.complaints import note
 from penstock.cli.lazy_group import CommandGroup
 from penstock.cli.option_types import NumberType
@@ -90,6 +98,8 @@ def list_topics(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
         found = [_described(admin, name) for name in names] if details else []
     if as_json:
         echo_json([topic_json(item) for item in found if item] if details else names)
+    elif not names:
+        note("no topics; `penstock topic create NAME` makes one")
     elif details:
         _show_list([item for item in found if item])
     else:
@@ -97,8 +107,6 @@ def list_topics(internal: bool, details: bool, cluster: Cluster, as_json: bool) 
 
         for name in names:
             click.echo(printable(name))
-        if not names:
-            note("no topics; `penstock topic create NAME` makes one")
 
 
 def _described(admin: Admin, name: str) -> TopicDescription | None:
@@ -163,7 +171,7 @@ def describe(name: str, cluster: Cluster, as_json: bool) -> None:
 @client_options
 def delete(name: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete the topic NAME with all its messages."""
-    with administering(cluster) as admin:
+    with administering(cluster, SEE_TOPICS) as admin:
         found = admin.describe_topic(name)
         confirm(f"Delete the topic {name} with {found.messages:,} messages?", yes)
         admin.delete_topic(name)

@@ -22,6 +22,7 @@ from penstock.client.loop_thread import LoopThread
 from penstock.client.options import DEFAULT_NAME_SERVER
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
+from penstock.client.service_state import OneProcess
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import ClientClosedError
 from penstock.metadata.group_table import GroupRetryPolicy
@@ -34,7 +35,7 @@ __all__ = ["Admin", "AsyncAdmin"]
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(OneProcess):
     """An admin client for threads. `with` starts and closes it; the first call starts it, too."""
 
     def __init__(

@@ -24,6 +24,8 @@ from penstock.client.dead_letters import (
     group_of,
     sampled,
 )
+from penstock.client.options import require_seconds, require_text
+from penstock.client.outgoing import check_parts
 from penstock.client.queue_reading import read_queue
 from penstock.client.received import dead_letter_topic
 from penstock.client.redrive_marks import MARKS_TOPIC, MarkLog, copy_id
@@ -73,6 +75,8 @@ class AsyncDeadLetters:
     ) -> list[DeadLetterSummary]:
         """The groups that have dead letters, or those named, each with its reasons. `progress` is told how many
         dead letters were read so far."""
+        for name in names:
+            require_text("a group", name)
         topics = await self._topics.list_topics(internal=True)
         found = names or tuple(sorted(group for group in map(group_of, topics) if group))
         summaries: list[DeadLetterSummary] = []
@@ -98,6 +102,7 @@ class AsyncDeadLetters:
 
     async def pages(self, group: str, selection: Selection | None = None) -> AsyncIterator[list[DeadLetter]]:
         """The dead letters of a group that are meant, many at a time, as they lie."""
+        require_text("group", group)
         chosen = selection or Selection()
         if not chosen.sample:
             async for page in self._matching(group, chosen):
@@ -161,7 +166,7 @@ class AsyncDeadLetters:
         """Send dead letters again, to the topics they came from or to another, at most `rate` a second (0: as fast
         as it goes), and tell the result of each. Those that were sent again before are skipped. If somebody else
         is at it, wait so long for them to end."""
-        _check(to, rate)
+        _check(group, to, rate, wait_s)
         selection = selection_of(parts)
         if dry_run:
             async for page in self.pages(group, selection):
@@ -192,12 +197,21 @@ class AsyncDeadLetters:
 def selection_of(parts: SelectionParts) -> Selection:
     """The fields given, as one value."""
     given: dict[str, Any] = {**parts}
+    check_parts(given.keys() - SelectionParts.__annotations__.keys(), SelectionParts.__annotations__)
     if "ids" in given:
-        given["ids"] = frozenset(given["ids"])
+        ids = given["ids"]
+        if not isinstance(ids, Iterable):
+            raise OptionError(f"ids are {ids!r}", "use an id, or a list of ids")
+        given["ids"] = frozenset([ids] if isinstance(ids, str) else ids)
     return Selection(**given)
 
 
-def _check(to: str, rate: float) -> None:
+def _check(group: str, to: str, rate: float, wait_s: float) -> None:
+    require_text("group", group)
+    require_text("to", to)
+    require_seconds("wait_s", wait_s)
+    if not isinstance(rate, int | float):
+        raise OptionError(f"rate is {rate!r}", "use messages a second, or 0")
     if to.startswith("%"):
         raise OptionError(f"{to!r} is a topic of the system", "name a topic that consumers subscribe to")
     if rate and not RATE_MIN <= rate <= RATE_MAX:
@@ -246,6 +260,8 @@ class DeadLetters:
         **parts: Unpack[SelectionParts],
     ) -> Iterator[RedriveResult]:
         """As the asynchronous one; nothing is sent before the first result is asked for."""
+        _check(group, to, rate, wait_s)
+        selection_of(parts)
         return self._each(
             self._async.redrive(group, to=to, rate=rate, dry_run=dry_run, wait_s=wait_s, **parts)
         )

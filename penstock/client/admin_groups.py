@@ -237,11 +237,9 @@ class GroupAdmin:
     async def reset_to_offsets(
         self, group: str, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        for queue, offset in offsets.items():
-            if queue.topic != topic or offset < 0:
-                raise OptionError(
-                    f"offset {offset} of {queue}", f"use queues of {topic!r} and offsets from 0 on"
-                )
+        for queue in offsets:
+            if queue.topic != topic:
+                raise OptionError(f"{queue} is not of topic {topic!r}", "use queues of that topic")
         for queue, offset in offsets.items():
             header = ResetOffsetRequestHeader(
                 topic=topic,

@@ -101,8 +101,8 @@ class MessageAdmin:
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
     ) -> list[ReceivedMessage]:
         """Messages with a key, by store time."""
-        if not key or limit < 1:
-            raise OptionError("a query needs a key and a limit of at least 1")
+        if not key:
+            raise OptionError("key is empty", "use a key that messages were sent with")
         messages = await self._search(topic, key, limit, begin_ms, end_ms, is_unique=False)
         # The index goes by a hash; other keys with the same hash are sorted out here.
         matching = [message for message in messages if key in message.keys]

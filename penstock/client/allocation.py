@@ -85,10 +85,9 @@ class ConsistentHash:
     name: str = field(default="CONSISTENT_HASH", init=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.virtual_nodes <= 10_000:
-            raise OptionError(
-                f"virtual_nodes is {self.virtual_nodes}", "use 1 to 10000, the same in all members"
-            )
+        given: object = self.virtual_nodes
+        if not isinstance(given, int) or not 1 <= given <= 10_000:
+            raise OptionError(f"virtual_nodes is {given!r}", "use 1 to 10000, the same in all members")
 
     def share(self, member: str, queues: Queues, members: Members) -> list[MessageQueue]:
         owners = {ring_hash(f"{one}-{n}"): one for one in members for n in range(self.virtual_nodes)}
@@ -182,7 +181,12 @@ class FixedQueues:
     name: str = field(default="CONFIG", init=False)
 
     def __init__(self, queues: Iterable[MessageQueue]) -> None:
-        object.__setattr__(self, "queues", tuple(queues))
+        given = tuple(queues)
+        if not all(isinstance(queue, MessageQueue) for queue in given):
+            raise OptionError(
+                f"queues are {given!r}", "use a list of MessageQueue, as those of queues(topic)"
+            )
+        object.__setattr__(self, "queues", given)
         object.__setattr__(self, "name", "CONFIG")
 
     def share(self, member: str, queues: Queues, members: Members) -> list[MessageQueue]:

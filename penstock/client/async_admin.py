@@ -33,18 +33,25 @@ from penstock.client.admin_results import (
 from penstock.client.admin_timers import TimerAdmin
 from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.instance import ClientInstance
+from penstock.client.key_reading import LIMIT_MAX as KEYED_LIMIT_MAX
 from penstock.client.key_reading import KeyedValues, KeyReading
+from penstock.client.loop_thread import require_loop
 from penstock.client.options import (
     DEFAULT_NAME_SERVER,
+    GROUP_NAME_MAX,
     ClientOptions,
     check_name,
     check_objects,
+    milliseconds,
     read_client_settings,
     require_range,
+    require_text,
 )
 from penstock.client.outgoing import topic_text
+from penstock.client.queue_selection import check_offsets, check_queue
 from penstock.client.received import ReceivedMessage
 from penstock.client.routes import MessageQueue
+from penstock.client.service_state import OneProcess
 from penstock.client.trace_records import TRACE_TOPIC, TraceRecord
 from penstock.errors import (
     ClientClosedError,
@@ -108,7 +115,7 @@ class AdminSettings(TypedDict, total=False):
     min_signature: int
 
 
-class AsyncAdmin:
+class AsyncAdmin(OneProcess):
     """An admin client inside an event loop. Start it with `async with`, or `start` and `close`."""
 
     def __init__(
@@ -127,12 +134,17 @@ class AsyncAdmin:
         self._tls = tls
         self._rpc_hook = rpc_hook
         self._instance: ClientInstance | None = None
+        # In which it was started.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
         """Connect to a name server."""
-        if self._instance is None:
+        if self._instance is not None:
+            require_loop(self._loop)
+        else:
+            self._loop = asyncio.get_running_loop()
             self._instance = await ClientInstance.acquire(
                 self.client_options, runtime=self._runtime, tls=self._tls, rpc_hook=self._rpc_hook
             )
@@ -140,6 +152,8 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Leave the cluster."""
+        if self._instance is not None:
+            require_loop(self._loop)
         instance, self._instance = self._instance, None
         if instance is not None:
             await instance.release()
@@ -156,6 +170,7 @@ class AsyncAdmin:
     def _calls(self) -> ClusterCalls:
         if self._instance is None:
             raise ClientClosedError("the admin client is not started", "use `async with`, or await start()")
+        require_loop(self._loop)
         return ClusterCalls(self._instance)
 
     # -- topics ----------------------------------------------------------------------------------------------
@@ -177,6 +192,12 @@ class AsyncAdmin:
         """
         topic_text(topic)
         require_range("queues", queues, 1, _INT32_MAX)
+        if permission not in (READ_WRITE, 2, 4):
+            raise OptionError(
+                f"permission is {permission!r}", "use 6 to read and write, 4 to read, 2 to write"
+            )
+        require_text("cluster", cluster)
+        _check_attributes(attributes)
         calls = self._calls
         if not shrink:
             await self._refuse_to_shrink(topic, queues, cluster)
@@ -202,7 +223,7 @@ class AsyncAdmin:
             if count > queues and (not cluster or (broker is not None and broker.cluster == cluster)):
                 raise OptionError(
                     f"topic {topic!r} has {count} queues on {found.broker_name}: with {queues}, the messages of "
-                    f"the other {count - queues} can no longer be read",
+                    f"{_last_queues(count - queues)} can no longer be read",
                     f"use {count} or more queues; to hide those messages on purpose: shrink=True, or --shrink",
                 )
 
@@ -289,6 +310,7 @@ class AsyncAdmin:
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Groups that subscribe to a topic, or have consumed from it."""
+        topic_text(topic)
         calls = self._calls
         route = await calls.instance.routes.refresh(topic)
         masters = {name: b.master for name, b in route.brokers.items() if b.master is not None}
@@ -309,6 +331,11 @@ class AsyncAdmin:
     ) -> None:
         """Create a consumer group at every broker, or change the one that is there. The policy says how long a
         message waits for its next try; without one, the broker's delay levels do, from the third on."""
+        check_name("group", group, GROUP_NAME_MAX)
+        require_range("retry_max_times", retry_max_times, -1, _INT32_MAX)
+        require_range("retry_queues", retry_queues, 0, _INT32_MAX)
+        if retry_policy is not None and not isinstance(retry_policy, GroupRetryPolicy):
+            raise OptionError(f"retry_policy is {retry_policy!r}", "use a GroupRetryPolicy")
         await GroupAdmin(self._calls).create(group, retry_max_times, orderly, retry_queues, retry_policy)
 
     async def list_groups(self, *, internal: bool = False) -> list[str]:
@@ -322,26 +349,34 @@ class AsyncAdmin:
 
     async def push_clients(self, group: str = "") -> dict[str, PushListBody]:
         """Who is pushed to, by broker: all clients, or those of a group, with what is unanswered and parked."""
+        require_text("group", group)
         return await PushAdmin(self._calls).clients(group)
 
     async def resume_push(self, group: str = "", client: str = "") -> dict[str, tuple[PushResumed, ...]]:
         """Have deliveries go on that are parked or held: of a group, of a client, or of a client in a group. What
         became of each, by broker."""
+        require_text("group", group)
+        require_text("client", client)
         if not group and not client:
             raise OptionError("neither a group nor a client is named", "name whose deliveries are to go on")
         return await PushAdmin(self._calls).resume(group, client)
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Forget a group, and its offsets too unless told otherwise."""
+        require_text("group", group)
         await GroupAdmin(self._calls).delete(group, offsets)
 
     async def offsets(self, group: str, topic: str = "") -> dict[MessageQueue, int]:
         """The group's committed offsets."""
+        require_text("group", group)
+        require_text("topic", topic)
         progress = await GroupAdmin(self._calls).progress(group, topic)
         return {item.queue: item.committed for item in progress[0]}
 
     async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set a group's offset in one queue; consumers that are online go on where they are."""
+        require_text("group", group)
+        check_offsets({queue: offset})
         await GroupAdmin(self._calls).commit(group, queue, offset)
 
     async def reset_offsets(
@@ -354,54 +389,74 @@ class AsyncAdmin:
     ) -> dict[MessageQueue, int]:
         """Move a group, also while it is online: to the `first` or `last` message, to a time in milliseconds, or
         to the `offsets` given. Returns where each queue goes on."""
+        require_text("group", group)
+        topic_text(topic)
         groups = GroupAdmin(self._calls)
         if offsets is not None:
+            check_offsets(offsets)
             return await groups.reset_to_offsets(group, topic, offsets)
         return await groups.reset_to_time(group, topic, to)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset that is still there."""
-        return await GroupAdmin(self._calls).min_offset(queue)
+        return await GroupAdmin(self._calls).min_offset(check_queue(queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
-        return await GroupAdmin(self._calls).max_offset(queue)
+        return await GroupAdmin(self._calls).max_offset(check_queue(queue))
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset that was stored at that time or later."""
-        return await GroupAdmin(self._calls).offset_at(queue, timestamp_ms)
+        time_ms = milliseconds("timestamp_ms", timestamp_ms)
+        return await GroupAdmin(self._calls).offset_at(check_queue(queue), time_ms)
 
     # -- messages --------------------------------------------------------------------------------------------
 
     async def get_message(self, msg_id: str, topic: str = "") -> ReceivedMessage:
         """The message with this id, either kind of id. Naming the topic makes it quick for the producer's ids."""
+        require_text("msg_id", msg_id, "use the msg_id of a result")
+        require_text("topic", topic)
         return await MessageAdmin(self._calls, self.list_topics).get(msg_id, topic)
 
     async def query_messages(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 2**63 - 1
     ) -> list[ReceivedMessage]:
         """Messages of a topic with this key, oldest first."""
+        topic_text(topic)
+        require_text("key", key)
+        require_range("limit", limit, 1, _INT32_MAX)
+        for name, value in (("begin_ms", begin_ms), ("end_ms", end_ms)):
+            require_range(name, value, 0, 2**63 - 1)
         return await MessageAdmin(self._calls, self.list_topics).query(topic, key, limit, begin_ms, end_ms)
 
     async def read_by_key(self, topic: str, key: str, *, limit: int = 32, whole: bool = False) -> KeyedValues:
         """The newest values of a key, at most 64, from the partition that a producer with `partition_by_key` sends it
         to; with `whole` all of them up to the limit, for which the broker goes through the partition."""
+        topic_text(topic)
+        require_range("limit", limit, 1, KEYED_LIMIT_MAX)
         return await KeyReading(self._calls).read(topic, key, limit, whole=whole)
 
     async def read_messages(
         self, queue: MessageQueue, offset: int, *, limit: int = 32
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on, without being a consumer."""
+        check_queue(queue)
+        require_range("offset", offset, 0, 2**63 - 1)
+        require_range("limit", limit, 1, _INT32_MAX)
         return await MessageAdmin(self._calls, self.list_topics).read(queue, offset, limit)
 
     async def trace_message(
         self, msg_id: str, *, trace_topic: str = TRACE_TOPIC, limit: int = 256
     ) -> list[TraceRecord]:
         """The life of a message, as far as its clients write traces; by its producer's id."""
+        require_text("msg_id", msg_id, "use the msg_id of a result")
+        topic_text(trace_topic)
+        require_range("limit", limit, 1, _INT32_MAX)
         return await MessageAdmin(self._calls).trace(msg_id, trace_topic, limit)
 
     async def recall_message(self, handle: str) -> str:
         """Take back a message that waits for its time; its id. `handle` is what its send gave (`recall_handle`)."""
+        require_text("handle", handle, "use the recall_handle of a result")
         return (await TimerAdmin(self._calls).recall(handle)).msg_id
 
     async def timers_waiting(self) -> list[TimersWaiting]:
@@ -474,6 +529,19 @@ class AsyncAdmin:
             for name, equals, value in (line.partition("=") for line in lines)
             if equals and not name.lstrip().startswith("#")
         }
+
+
+def _last_queues(count: int) -> str:
+    return "the last queue" if count == 1 else f"the last {count} queues"
+
+
+def _check_attributes(attributes: object) -> None:
+    """Refuse what is no mapping of texts."""
+    if attributes is None:
+        return
+    texts = [*attributes, *attributes.values()] if isinstance(attributes, Mapping) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise OptionError(f"attributes are {attributes!r}", 'use texts, as {"message.type": "FIFO"}')
 
 
 def is_internal_topic(name: str) -> bool:

@@ -30,19 +30,23 @@ from penstock.client.consumer_requests import ConsumerRequests
 from penstock.client.handout import Handout, LoopHandout, Report, ThreadHandout
 from penstock.client.instance import ClientInstance
 from penstock.client.joining import find_group, without_topic
+from penstock.client.loop_thread import require_loop
 from penstock.client.options import (
     DEFAULT_NAME_SERVER,
     ClientOptions,
     ConsumerOptions,
     check_objects,
+    milliseconds,
     read_settings,
+    require_seconds,
 )
+from penstock.client.outgoing import topic_text
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.queue_selection import check_queue, check_queues
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
-from penstock.client.service_state import ServiceState
-from penstock.client.subscription import check_expression
+from penstock.client.service_state import OneProcess, ServiceState
+from penstock.client.subscription import check_expression, check_keys
 from penstock.client.tracing import TraceCounts, Tracing
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, TaskWorkers, ThreadWorkers, is_async
@@ -107,7 +111,7 @@ class ConsumerSettings(TypedDict, total=False):
     trace_topic: str
 
 
-class AsyncConsumer:
+class AsyncConsumer(OneProcess):
     """A consumer inside an event loop. Start it with `async with`, or `start` and `close`."""
 
     def __init__(
@@ -143,6 +147,8 @@ class AsyncConsumer:
         self._turns: dict[asyncio.Task[Any], Turn] = {}
         self._tracing: Tracing | None = None
         self._wishes: list[tuple[str, str, str, tuple[str, ...]]] = []
+        # In which it was started.
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Whether it was started without a topic that it needs.
         self._is_awaited = False
         self._starting = asyncio.Lock()
@@ -160,6 +166,7 @@ class AsyncConsumer:
 
     async def begin(self, handout: Handout | None = None) -> ConsumerCore:
         """Start with a handout of the face's own."""
+        require_loop(self._loop)
         async with self._starting:
             if self._is_closed:
                 raise _closed()
@@ -194,6 +201,7 @@ class AsyncConsumer:
             await instance.release(self.options.group)
             raise
         self._instance, self._core = instance, core
+        self._loop = asyncio.get_running_loop()
         if self.options.trace:
             writer = trace_producer(self.client_options, self._runtime, self._tls, self._rpc_hook)
             self._tracing = tracing = Tracing(instance, writer, self.group, self.options.trace_topic)
@@ -230,6 +238,8 @@ class AsyncConsumer:
     async def close(self, *, done: bool = True, timeout_ms: int | None = None) -> None:
         """Finish what is in hand, store offsets, leave the group. `done`: the message that a loop of this task
         was left at is done."""
+        if not self._is_closed:
+            require_loop(self._loop)
         self._is_closed = True
         self._state = ServiceState.SHUTDOWN_ALREADY
         instance, core, workers = self._instance, self._core, self._workers
@@ -283,6 +293,13 @@ class AsyncConsumer:
         return self._core
 
     @property
+    def _here(self) -> ConsumerCore:
+        """The same for calls in the event loop, which has to be the one in which it was started."""
+        core = self.core
+        require_loop(self._loop)
+        return core
+
+    @property
     def reports(self) -> Reports:
         assert self._reports is not None
         return self._reports
@@ -303,9 +320,9 @@ class AsyncConsumer:
     ) -> None:
         """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
         or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
-        wish = (topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+        wish = (topic, expression, sql, check_keys(keys))
         if self._core is not None or self._is_closed:
-            await self.core.subscribe(*wish)
+            await self._here.subscribe(*wish)
             return
         self.wish(*wish)
         if self._is_awaited:
@@ -322,15 +339,16 @@ class AsyncConsumer:
         return self._core is None and not self._wishes and self.options.joins_by_topic
 
     async def unsubscribe(self, topic: str) -> None:
-        await self.core.unsubscribe(topic)
+        await self._here.unsubscribe(topic)
 
     async def wait_assigned(self, timeout_s: float = 10.0) -> Sequence[MessageQueue]:
         """Wait until this consumer holds its share of the queues as of now; the queues."""
+        require_seconds("timeout_s", timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                await self.core.rebalancing.settled()
+                await self._here.rebalancing.settled()
         except TimeoutError:
-            refusal = self.core.rebalancing.refusal
+            refusal = self._here.rebalancing.refusal
             raise ClientError(
                 f"the queues of group {self.group!r} were not divided within {timeout_s} s",
                 f"the coordinator refuses: {refusal}"
@@ -342,64 +360,64 @@ class AsyncConsumer:
     @property
     def assignment(self) -> Sequence[MessageQueue]:
         """The queues that this consumer holds."""
-        held = self.core.rebalancing.held
+        held = self._here.rebalancing.held
         # Also one that is on its way to another offset, which a reset of the group may have asked for.
         return sorted(
-            owner.queue for owner in self.core.holdings.owners if not owner.is_retired or owner.queue in held
+            owner.queue for owner in self._here.holdings.owners if not owner.is_retired or owner.queue in held
         )
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """All queues of a topic that can be read."""
-        return (await self.core.instance.routes.get(topic)).subscribe_queues
+        return (await self._here.instance.routes.get(topic_text(topic))).subscribe_queues
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues, whoever else reads them; the group's offsets are used, its division is not.
         Waits a little for them; one whose broker is away comes when that is back."""
-        await self.core.assign(check_queues(queues))
+        await self._here.assign(check_queues(queues))
         self.use(POLL if self._style == "" else self._style)
         try:
             async with asyncio.timeout(self.client_options.call_timeout_ms / 1000):
-                await self.core.rebalancing.settled()
+                await self._here.rebalancing.settled()
         except TimeoutError:
             pass
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Give nothing out of these queues until `resume`."""
-        self.core.holdings.pause(check_queues(queues))
+        self._here.holdings.pause(check_queues(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on with these queues, or with all; with `delivery="push"` also with what brokers have parked."""
-        self.core.resume(None if queues is None else check_queues(queues))
+        self._here.resume(None if queues is None else check_queues(queues))
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next message of the queue is the one at this offset."""
-        await self.core.seek(queue, offset)
+        await self._here.seek(queue, offset)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        await self.seek(queue, await self.core.calls.first_offset(queue))
+        await self.seek(queue, await self._here.calls.first_offset(check_queue(queue)))
 
     async def seek_to_last(self, queue: MessageQueue) -> None:
         """Behind the last message."""
-        await self.seek(queue, await self.core.calls.end_offset(queue))
+        await self.seek(queue, await self._here.calls.end_offset(check_queue(queue)))
 
     async def seek_to_time(self, queue: MessageQueue, time: int | datetime) -> None:
         """To the first message stored then or later."""
-        time_ms = int(time.timestamp() * 1000) if isinstance(time, datetime) else time
-        await self.seek(queue, await self.core.calls.offset_at(queue, time_ms))
+        time_ms = milliseconds("time", time)
+        await self.seek(queue, await self._here.calls.offset_at(check_queue(queue), time_ms))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store how far this consumer has come: all that `poll` has returned is done. ClientError if it fails."""
-        await self.core.commit(offsets)
+        await self._here.commit(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The offset that is stored for the group, or None."""
-        return await self.core.offsets.fetch(check_queue(queue))
+        return await self._here.offsets.fetch(check_queue(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the first message of the queue that is not done."""
-        owner = self.core.holdings.get(queue)
+        owner = self._here.holdings.get(check_queue(queue))
         if owner is None:
             raise ClientError(f"{queue} is not held by this consumer", "wait_assigned waits for its queues")
         return owner.committed
@@ -410,7 +428,7 @@ class AsyncConsumer:
         """Messages as soon as there are any, or none after the time is over. Done when committed."""
         check_polls(self.options, max_messages, timeout_s)
         self.use(POLL)
-        core = self.core
+        core = self._here
         handout = core.handout
         assert isinstance(handout, LoopHandout)
         if self.options.auto_commit:
@@ -431,11 +449,11 @@ class AsyncConsumer:
         the group, after `invisible_ms`."""
         check_pops(self.options, max_messages, timeout_s)
         self.use(POP)
-        handout = self.core.handout
+        handout = self._here.handout
         assert isinstance(handout, LoopHandout)
         lot = await handout.wait(lot_size(max_messages, self.options), timeout_s)
         if lot is None:
-            self.core.note_nothing_popped()
+            self._here.note_nothing_popped()
         return popped(lot, handout, max_messages, self.options)
 
     def mark_committed(self) -> None:
@@ -446,14 +464,14 @@ class AsyncConsumer:
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""
-        self._settle(ack_report(self.options, message, self.core.holdings))
+        self._settle(ack_report(self.options, message, self._here.holdings))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
         """This message is not done: have it tried again later. See `Retry` for the level."""
         if self.options.auto_ack and getattr(message, "owner", False) is None:
             message.retry_later(delay_level, reason)
         else:
-            self._settle(ack_report(self.options, message, self.core.holdings, Retry(delay_level, reason)))
+            self._settle(ack_report(self.options, message, self._here.holdings, Retry(delay_level, reason)))
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         self.use(ITERATE)
@@ -462,16 +480,16 @@ class AsyncConsumer:
         turn = self._turns.get(task)
         if turn is None:
             turn = Turn(
-                self.core.handout,
-                self.core.clock,
+                self._here.handout,
+                self._here.clock,
                 orderly=self.options.orderly,
                 auto_ack=self.options.auto_ack,
             )
             self._turns[task] = turn
             task.add_done_callback(self._task_ended)
-            self.core.handout.takers = len(self._turns)
+            self._here.handout.takers = len(self._turns)
         turn.rewind()
-        return AsyncMessages(turn, self.core.handout, self._settle)
+        return AsyncMessages(turn, self._here.handout, self._settle)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         """A task that returned in the middle of a loop has done its message; one that failed has not."""
@@ -481,11 +499,12 @@ class AsyncConsumer:
 
     def use(self, style: str) -> None:
         """A consumer is used in one style."""
+        require_loop(self._loop)
         if not self._style:
-            self.core.require_topics()
+            self._here.require_topics()
             self._style = style
             if style == POLL:
-                self.core.offsets.is_manual = True
+                self._here.offsets.is_manual = True
         elif self._style != style:
             raise ClientError(
                 f"this consumer uses {self._style}, not {style}", "make another consumer for the other style"
@@ -497,4 +516,6 @@ class AsyncConsumer:
 
 
 def _closed() -> ClientClosedError:
-    return ClientClosedError("the consumer is closed, or was not started", "use `with`, or call start()")
+    return ClientClosedError(
+        "the consumer is closed, or was not started", "use `async with`, or await start()"
+    )

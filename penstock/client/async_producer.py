@@ -22,6 +22,7 @@ from typing import Self, TypedDict, Unpack
 from penstock.client.batching import Parcel
 from penstock.client.delivery import Delivery, partition
 from penstock.client.instance import ClientInstance
+from penstock.client.loop_thread import require_loop
 from penstock.client.options import (
     DEFAULT_NAME_SERVER,
     ClientOptions,
@@ -29,6 +30,7 @@ from penstock.client.options import (
     check_objects,
     check_topics,
     read_settings,
+    require_seconds,
 )
 from penstock.client.outgoing import (
     MessageParts,
@@ -43,7 +45,7 @@ from penstock.client.request_reply import Reply, Request, send_reply
 from penstock.client.results import SendResult
 from penstock.client.room import closed_error
 from penstock.client.routes import MessageQueue
-from penstock.client.service_state import ServiceState
+from penstock.client.service_state import OneProcess, ServiceState
 from penstock.client.tracing import TraceCounts, Tracing
 from penstock.client.transaction_calls import TransactionCalls, TransactionListener, TransactionState
 from penstock.client.transactions import AsyncTransaction
@@ -107,7 +109,7 @@ class ProducerSettings(TypedDict, total=False):
     trace_topic: str
 
 
-class AsyncProducer:
+class AsyncProducer(OneProcess):
     """A producer inside an event loop. Start it with `async with`, or `start` and `close`."""
 
     def __init__(
@@ -134,6 +136,8 @@ class AsyncProducer:
         self._instance: ClientInstance | None = None
         self._delivery: Delivery | None = None
         self._requests: set[Request] = set()
+        # In which it was started.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Lock | None = None
         self._is_closed = False
         self._state = ServiceState.CREATE_JUST
@@ -147,6 +151,7 @@ class AsyncProducer:
         return self
 
     async def _start(self, call_soon: Callable[[Callable[[], None]], object]) -> Delivery:
+        require_loop(self._loop)
         if self._starting is None:
             self._starting = asyncio.Lock()
         async with self._starting:
@@ -162,7 +167,7 @@ class AsyncProducer:
                 except BaseException:
                     await instance.release()
                     raise
-                self._instance = instance
+                self._instance, self._loop = instance, asyncio.get_running_loop()
                 if self.options.trace:
                     self._delivery.tracing = self._make_tracing(instance)
                 self._calls = TransactionCalls(instance, self.options, self._listener)
@@ -194,8 +199,10 @@ class AsyncProducer:
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
+        require_seconds("timeout_s", timeout_s)
         if self._is_closed:
             return
+        require_loop(self._loop)
         self._is_closed = True
         self._state = ServiceState.SHUTDOWN_ALREADY
         delivery, instance = self._delivery, self._instance
@@ -248,7 +255,7 @@ class AsyncProducer:
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic that can be written to."""
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         return (await delivery.sender.route(topic_text(topic))).publish_queues
 
     # -- sends -----------------------------------------------------------------------------------------------
@@ -257,7 +264,7 @@ class AsyncProducer:
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
     ) -> SendResult:
         """Send a `Message`, or a message of these parts, and wait until it is stored."""
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
         item.future = future = asyncio.get_running_loop().create_future()
         await self._admit(delivery, item)
@@ -303,7 +310,7 @@ class AsyncProducer:
         """`enqueue` that waits while too much is unanswered, for up to `buffer_timeout_ms`; then
         BufferFullError. Calls that wait have their turn in their order. A call that is cancelled while it waits
         sends nothing."""
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
         item.callback = check_callback(on_result)
         await self._admit(delivery, item)
@@ -312,7 +319,7 @@ class AsyncProducer:
         self, message: Message | str, body: Body | None = None, **parts: Unpack[MessageParts]
     ) -> None:
         """Send without an answer: quick, and nobody ever knows whether it was stored."""
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         item = delivery.composer.compose(message, body, **parts)
         await delivery.sender.send_oneway(Parcel([item], item.size))
 
@@ -326,7 +333,7 @@ class AsyncProducer:
     ) -> Reply:
         """Send a message and wait for what a consumer replies to it. ReplyTimeoutError if nothing came in time; what
         comes later is told nobody. Whether the consumer did its work is not known then."""
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         assert self._instance is not None
         request = Request(self._instance, timeout_ms)
         self._requests.add(request)
@@ -358,7 +365,7 @@ class AsyncProducer:
         why it does not, mostly because it waits no more."""
         if not isinstance(request, ReceivedMessage):
             raise MessageError(f"request is {request!r}", "use the message that a consumer received")
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         assert self._instance is not None
         await send_reply(
             self._instance,
@@ -378,7 +385,7 @@ class AsyncProducer:
         The results are in the order of the messages. If a part fails the error's `result` has, for each
         message, its result or its error.
         """
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         items = delivery.composer.compose_batch(messages, queue_key, durability)
         return await self._send_items(delivery, items)
 
@@ -409,7 +416,7 @@ class AsyncProducer:
         """
         if not isinstance(handle, str):
             raise MessageError(f"handle is {handle!r}", "use the recall_handle of a result")
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         ask = delivery.sender.recall
         recalled = delivery.tracing.recall(handle, ask) if delivery.tracing is not None else ask(handle)
         return (await recalled).msg_id
@@ -422,7 +429,7 @@ class AsyncProducer:
         return AsyncTransaction(lambda: self._begin(message, body, parts), self._end)
 
     async def _begin(self, message: Message | str, body: Body | None, parts: MessageParts) -> SendResult:
-        delivery = self._delivery or await self._ready()
+        delivery = self._here() or await self._ready()
         item = compose_half(delivery.composer, self.options.group, message, body, parts)
         if not delivery.inbox.reserve(item.size):
             await delivery.room.wait(item.size)
@@ -438,8 +445,9 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send everything that waits and wait for the answers. Raises the first failure nobody was told of."""
-        if self._delivery is not None:
-            await self._delivery.flush()
+        delivery = self._here()
+        if delivery is not None:
+            await delivery.flush()
 
     async def _ready(self) -> Delivery:
         await self.start()
@@ -454,6 +462,13 @@ class AsyncProducer:
                     "the producer is not started", "use `async with`, or await start() first"
                 )
             )
+        require_loop(self._loop)
+        return self._delivery
+
+    def _here(self) -> Delivery | None:
+        """What was started in this event loop; None before the start and after the end."""
+        if self._delivery is not None:
+            require_loop(self._loop)
         return self._delivery
 
     def _offer(self, delivery: Delivery, item: Outgoing) -> bool:

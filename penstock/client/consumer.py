@@ -35,14 +35,15 @@ from penstock.client.consumer_core import ConsumerCore
 from penstock.client.handout import Report, ThreadHandout
 from penstock.client.joining import without_topic
 from penstock.client.loop_thread import LoopThread
-from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions
+from penstock.client.options import DEFAULT_NAME_SERVER, ConsumerOptions, require_seconds
 from penstock.client.popped_lots import check_polls, check_pops, lot_size, popped
 from penstock.client.rebalancing import OnQueues
 from penstock.client.received import ReceivedMessage, Retry
-from penstock.client.service_state import ServiceState
+from penstock.client.service_state import OneProcess, ServiceState
+from penstock.client.subscription import check_keys
 from penstock.client.turns import Turn
 from penstock.client.workers import Listener, Reports, ThreadWorkers, is_async
-from penstock.errors import ClientClosedError, OptionError
+from penstock.errors import ClientClosedError, ClientError, OptionError
 from penstock.protocol.bodies import MessageQueue
 from penstock.remoting import RpcHook, TlsOptions
 from penstock.runtime import Clock, Runtime
@@ -52,7 +53,7 @@ __all__ = ["AsyncConsumer", "Consumer"]
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(OneProcess):
     """A consumer for threads. `with` starts and closes it."""
 
     def __init__(
@@ -139,6 +140,8 @@ class Consumer:
     def close(self, *, done: bool = True, timeout_s: float | None = None) -> None:
         """Finish what is in hand, store offsets, leave the group. `done`: the message that a loop of this thread
         was left at is done. From inside a listener nothing is waited for."""
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
         with self._lock:
             self._is_closed = True
             thread, self._thread = self._thread, None
@@ -148,6 +151,9 @@ class Consumer:
             return
         if at_exit is not None:
             atexit.unregister(at_exit)
+        if thread.is_foreign:
+            self._ended.set()  # in a child process there is nothing of it to close
+            return
         self._end_turns()
         turn = self._turns.pop(threading.current_thread(), None)
         if turn is not None:
@@ -164,6 +170,8 @@ class Consumer:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Sleep until the consumer is closed by somebody else: what a program with a listener does meanwhile."""
+        if timeout_s is not None:
+            require_seconds("timeout_s", timeout_s)
         return self._ended.wait(timeout_s)
 
     def __enter__(self) -> Self:
@@ -186,7 +194,7 @@ class Consumer:
         """Take part in consuming a topic: all of it, the messages with one of the tags `"a || b"` or one of the keys,
         or those for which the broker finds an SQL condition true. Replaces an earlier wish for the topic."""
         if self._async.needs_topic:  # its group is its topic's
-            self._async.wish(topic, expression, sql, (keys,) if isinstance(keys, str) else tuple(keys))
+            self._async.wish(topic, expression, sql, check_keys(keys))
             self.start()
             return
         self.start()
@@ -282,6 +290,7 @@ class Consumer:
 
     def ack(self, message: ReceivedMessage) -> None:
         """With `auto_ack` off, or after `pop`: this message is done."""
+        self._running()
         self._report(ack_report(self.options, message, self._async.core.holdings))
 
     def retry(self, message: ReceivedMessage, delay_level: int = 0, reason: str = "") -> None:
@@ -325,7 +334,7 @@ class Consumer:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             thread = self._running()
-        except ClientClosedError:
+        except ClientError:
             coroutine.close()
             raise
         return thread.run(coroutine)
@@ -334,6 +343,7 @@ class Consumer:
         thread = self._thread
         if thread is None:
             raise without_topic() if self._async.needs_topic and not self._is_closed else _closed()
+        thread.check_process()
         return thread
 
 

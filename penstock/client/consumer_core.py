@@ -34,7 +34,7 @@ from penstock.client.pop_messages import PopCalls
 from penstock.client.pop_sources import PopSources
 from penstock.client.process_queue import ProcessQueue
 from penstock.client.queue_loop import QueueContext
-from penstock.client.queue_selection import check_queue
+from penstock.client.queue_selection import check_offsets, check_queue
 from penstock.client.rebalance import Rebalance, Stuck
 from penstock.client.rebalancing import OnQueues, Rebalancing
 from penstock.client.received import RETRY_PREFIX
@@ -375,6 +375,7 @@ class ConsumerCore:
             raise ClientError(f"{queue} is not assigned to this consumer", "assign it first")
         if offset < 0:
             raise ClientError(f"offset {offset} is negative", "use seek_to_first or an offset of the queue")
+        require_range("offset", offset, 0, 2**63 - 1)
         await self.holdings.seek(queue, offset)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
@@ -382,12 +383,7 @@ class ConsumerCore:
         self._check_pulls("commit")
         if offsets is None:
             offsets = {owner.queue: owner.committed for owner in self.holdings.owners}
-        given: object = offsets
-        if not isinstance(given, Mapping):
-            raise OptionError(f"offsets is {given!r}", "use a mapping of queues to offsets, as {queue: 17}")
-        for queue, offset in offsets.items():
-            require_range("offset", offset, 0, 2**63 - 1)
-            check_queue(queue)
+        check_offsets(offsets)
         for queue, offset in offsets.items():
             self.offsets.set(queue, offset)
         failed = await self.offsets.persist(offsets, surely=True)

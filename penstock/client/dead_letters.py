@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.client.options import require_range, require_text
 from penstock.client.received import DEAD_LETTER_PREFIX, ORIGIN_MESSAGE_ID, RETRY_TOPIC, ReceivedMessage
 from penstock.errors import OptionError
 from penstock.message.failures import FIRST_FAILED, ORIGIN, REASON, UNPROVEN
@@ -125,8 +126,10 @@ class Selection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ids", frozenset(self.ids))
-        if self.sample < 0:
-            raise OptionError(f"sample is {self.sample}", "use a number of messages, or 0 for all")
+        for name in ("reason", "key", "topic"):
+            require_text(name, getattr(self, name))
+        for name, most in (("since_ms", _INT64_MAX), ("until_ms", _INT64_MAX), ("sample", _INT64_MAX)):
+            require_range(name, getattr(self, name), 0, most)
         if self.since_ms > self.until_ms:
             raise OptionError("the time from which is after the time until which", "swap them")
 

@@ -21,7 +21,7 @@ from penstock.client.cluster_calls import ClusterCalls
 from penstock.client.queue_selection import select_by_key
 from penstock.client.received import ReceivedMessage, decode_records
 from penstock.client.subscription import check_expression
-from penstock.errors import OptionError, RemotingError, ResponseError, RouteNotFoundError
+from penstock.errors import RemotingError, ResponseError, RouteNotFoundError
 from penstock.protocol.bodies.heartbeat import ExpressionType
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -71,8 +71,6 @@ class KeyReading:
 
     async def read(self, topic: str, key: str, limit: int, *, whole: bool) -> KeyedValues:
         check_expression("*", "", [key])
-        if not 1 <= limit <= LIMIT_MAX:
-            raise OptionError(f"limit is {limit}", f"use 1 to {LIMIT_MAX}")
         queue = await self.find(topic, key)
         if whole:
             found = await self._go_through(queue, key, limit)

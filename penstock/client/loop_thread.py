@@ -31,6 +31,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def require_loop(home: asyncio.AbstractEventLoop | None) -> None:
+    """Refuse to use an asynchronous client outside of the event loop in which it was started: nothing would ever wake
+    who waits there."""
+    if home is not None and asyncio._get_running_loop() is not home:
+        raise ClientError(
+            "this client was started in another event loop",
+            "make one in each loop, as in every call of asyncio.run, or use the client without Async in threads",
+        )
+
+
 _alive: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 

@@ -8,6 +8,7 @@ names. Plain data, no I/O.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ DEFAULT_GROUP = "DEFAULT_CONSUMER"
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _PRODUCER_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_RETRIES_MAX = 16
+# With how many arguments the functions of a program are called.
+_ARGUMENTS = {"listener": 1, "on_queues": 2}
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 
@@ -56,6 +59,27 @@ def require_range(name: str, value: object, low: int, high: int) -> None:
     """Refuse anything but a whole number in the range."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise OptionError(f"{name} is {value!r}", f"use a whole number from {low} to {high}")
+
+
+def require_text(name: str, value: object, hint: str = "use text") -> None:
+    """Refuse anything but text."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} is {value!r}", hint)
+
+
+def require_seconds(name: str, value: object) -> None:
+    """Refuse anything but a span of time in seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise OptionError(f"{name} is {value!r}", "use seconds, 0 or more")
+
+
+def milliseconds(name: str, value: object) -> int:
+    """A moment as milliseconds since the epoch."""
+    if isinstance(value, datetime):
+        return int(value.timestamp() * 1000)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise OptionError(f"{name} is {value!r}", "use a datetime, or milliseconds since the epoch")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,8 +496,24 @@ def check_objects(**given: object) -> None:
     }
     for name, value in given.items():
         names, hint = wanted[name]
-        if value is not None and not all(hasattr(value, one) for one in names):
+        if value is None:
+            continue
+        if not all(hasattr(value, one) for one in names) or not _takes(value, _ARGUMENTS.get(name, 0)):
             raise OptionError(f"{name} is {value!r}", hint)
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether a function may be called with so many arguments, as far as can be seen: else each message would fail,
+    and end as a dead letter. 0: it is not called."""
+    if not count:
+        return True
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some builtin functions do not say
+        pass
+    return True
 
 
 def check_topics(name: str, topics: Iterable[str]) -> tuple[str, ...]:

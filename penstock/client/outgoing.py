@@ -461,12 +461,12 @@ def check_callback(on_result: T) -> T:
     return on_result
 
 
-def check_parts(given: Iterable[str]) -> None:
-    """Refuse what is no part of a message, in the name of the function that the program called."""
+def check_parts(given: Iterable[str], known: Iterable[str] = MessageParts.__annotations__) -> None:
+    """Refuse what is not known, as a part of a message, in the name of the function that the program called."""
     for name in given:
         called = _public_function()
         own = called.co_varnames[1 : called.co_argcount + called.co_kwonlyargcount]
-        near = did_you_mean(name, (*own, *MessageParts.__annotations__))
+        near = did_you_mean(name, (*own, *known))
         raise TypeError(f"{called.co_name}() got an unexpected argument {name!r}{near and f'; {near}'}")
 
 

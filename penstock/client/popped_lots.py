@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.client.handout import Handout, Lot
-from penstock.client.options import ConsumerOptions, require_range
+from penstock.client.options import ConsumerOptions, require_range, require_seconds
 from penstock.client.received import ReceivedMessage
-from penstock.errors import ClientError, OptionError
+from penstock.errors import ClientError
 
 
 def popped(lot: Lot | None, handout: Handout, most: int, options: ConsumerOptions) -> list[ReceivedMessage]:
@@ -40,5 +40,4 @@ def check_polls(options: ConsumerOptions, most: object, timeout_s: object) -> No
 
 def _check_wait(most: object, timeout_s: object) -> None:
     require_range("max_messages", most, 1, 2**31 - 1)
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
-        raise OptionError(f"timeout_s is {timeout_s!r}", "use seconds, 0 or more")
+    require_seconds("timeout_s", timeout_s)

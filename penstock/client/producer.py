@@ -23,14 +23,14 @@ from typing import Any, Self, TypeVar, Unpack
 from penstock.client.async_producer import AsyncProducer, Body, OnResult, ProducerSettings
 from penstock.client.delivery import Delivery
 from penstock.client.loop_thread import LoopThread
-from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions
+from penstock.client.options import DEFAULT_NAME_SERVER, ProducerOptions, require_seconds
 from penstock.client.outgoing import MessageParts, Outgoing, check_callback, check_parts
 from penstock.client.received import ReceivedMessage
 from penstock.client.request_reply import Reply
 from penstock.client.results import SendResult
 from penstock.client.room import closed_error
 from penstock.client.routes import MessageQueue
-from penstock.client.service_state import ServiceState
+from penstock.client.service_state import OneProcess, ServiceState
 from penstock.client.tracing import TraceCounts
 from penstock.client.transactions import Transaction, TransactionListener
 from penstock.message import Message
@@ -42,7 +42,7 @@ __all__ = ["AsyncProducer", "Producer"]
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(OneProcess):
     """A producer for threads. `with` starts and closes it; the first send starts it, too."""
 
     def __init__(
@@ -119,6 +119,7 @@ class Producer:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Send what still waits, for at most this long, and leave the cluster. Raises as `flush` does."""
+        require_seconds("timeout_s", timeout_s)
         running = self._thread
         if running is not None and not running.is_foreign:
             running.check_may_wait()

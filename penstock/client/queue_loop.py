@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.client.consume_meters import ConsumeMeters
 from penstock.client.instance import ClientInstance
@@ -23,6 +23,8 @@ from penstock.protocol.bodies import SubscriptionData
 logger = logging.getLogger(__name__)
 # The same complaint about a queue is logged this often.
 COMPLAIN_EVERY_MS = 30_000
+# A broker of which nothing can be read for so long is warned of, and again after so long. A failover takes less.
+OUTAGE_MS, WARN_EVERY_MS = 3_000, 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class QueueContext:
     holder: str = ""
     # Popped messages that are not wanted after all: they are done with.
     skip: Callable[[ProcessQueue, list[ReceivedMessage]], None] = lambda owner, messages: None
+    # When a broker was warned of last.
+    warned_ms: dict[str, int] = field(default_factory=dict)
 
 
 class QueueLoop:
@@ -54,6 +58,8 @@ class QueueLoop:
         self._queue = owner.queue
         self._clock = context.instance.runtime.clock
         self._complaint = ("", 0)
+        # Since when every turn fails.
+        self._failing_ms = 0
 
     async def run(self) -> None:
         """Ends when the queue is retired; cancelled otherwise."""
@@ -94,12 +100,26 @@ class QueueLoop:
             level = logging.INFO if known and not isinstance(error, CodecError) else logging.ERROR
             what = "reading %s at offset %d: %s"
             logger.log(level, what, self._queue, self._owner.next_offset, error, exc_info=not known)
+        self._warn(error, now)
         await asyncio.sleep(self._context.options.pull_retry_ms / 1000)
         if isinstance(error, PenstockError) and error.route_stale and not self._owner.is_retired:
             try:
                 await self._context.instance.routes.refresh(self._queue.topic)
             except PenstockError as problem:
                 logger.debug("route of %s: %s", self._queue.topic, problem)
+
+    def _warn(self, error: Exception, now: int) -> None:
+        """Once for all queues of a broker, if turns fail for long: the program only sees that it waits."""
+        if self._failing_ms <= self._owner.pulled_ms:
+            self._failing_ms = now
+        broker, warned = self._queue.broker_name, self._context.warned_ms
+        if now - self._failing_ms < OUTAGE_MS or now - warned.get(broker, -WARN_EVERY_MS) < WARN_EVERY_MS:
+            return
+        warned[broker] = now
+        logger.warning(
+            "group %s has read nothing from broker %s for %d s and keeps trying: %s",
+            *(self._context.options.group, broker, (now - self._failing_ms) // 1000, error),
+        )
 
     async def _room(self) -> None:
         """Until the queue has room, is resumed, retired or dropped."""

@@ -7,9 +7,10 @@ on the key and on the number of queues alone, so that messages of one key stay i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.client.fault_latency import FaultLatency
+from penstock.client.options import require_range
 from penstock.errors import OptionError
 from penstock.message.hashing import java_string_hash
 from penstock.protocol.bodies.queues import MessageQueue
@@ -29,6 +30,16 @@ def check_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     if isinstance(given, MessageQueue) or not isinstance(given, Iterable):
         raise OptionError(f"queues is {given!r}", "use a list of queues")
     return [check_queue(queue) for queue in queues]
+
+
+def check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
+    """Refuse what is no mapping of queues to offsets."""
+    given: object = offsets
+    if not isinstance(given, Mapping):
+        raise OptionError(f"offsets is {given!r}", "use a mapping of queues to offsets, as {queue: 17}")
+    for queue, offset in offsets.items():
+        check_queue(queue)
+        require_range("offset", offset, 0, 2**63 - 1)
 
 
 def select_by_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

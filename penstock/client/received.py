@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock._hot.decode import RawRecord, decode_run
 from penstock.client.compression import UNPACKED_BYTES_MAX, unpack
-from penstock.errors import CorruptRecordError
+from penstock.errors import CorruptRecordError, OptionError
 from penstock.message import (
     HostAddress,
     StoredMessage,
@@ -58,6 +58,15 @@ class Retry:
 
     delay_level: int = 0
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        level: object = self.delay_level
+        if not isinstance(level, int) or isinstance(level, bool):
+            raise OptionError(
+                f"delay_level is {level!r}", "use the number of a delay level, as 3 for 10 s, 0 or -1"
+            )
+        if not isinstance(self.reason, str):
+            raise OptionError(f"reason is {self.reason!r}", "use text")
 
 
 RETRY = Retry()

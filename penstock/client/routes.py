@@ -62,6 +62,7 @@ _REFUSALS = (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
 # Between two questions about a route that sends have found stale, for each topic.
 DOUBT_INTERVAL_S = 0.5
 # How long a broker may take to tell its name servers of a topic that was just created.
+CREATE_FIRST = "create it first: "
 CREATED_TRIES, CREATED_WAIT_S = 10, 0.1
 
 
@@ -378,7 +379,7 @@ class Routes:
         if brokers is None or brokers.broker_addr_table:
             lost = brokers.lost_brokers if brokers is not None else ()
             down = ", ".join(sorted({one.broker_name for one in lost}))
-            create = f"create it first: `penstock topic create {topic}`{more}"
+            create = f"{CREATE_FIRST}`penstock topic create {topic}`{more}"
             advice = f"broker {down} is down: start it if it has the topic, else {create}" if down else create
         else:
             what = "has no route"

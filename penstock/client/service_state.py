@@ -9,6 +9,7 @@ that says so. Unlike RocketMQ's, a client whose start failed may be started agai
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NoReturn
 
 
 class ServiceState(StrEnum):
@@ -18,3 +19,12 @@ class ServiceState(StrEnum):
     START_FAILED = "START_FAILED"
     RUNNING = "RUNNING"
     SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+
+
+class OneProcess:
+    """Of a client, which has connections: copies of it, also those of pickle, could not work."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled; make one in each process that uses it"
+        )

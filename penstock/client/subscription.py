@@ -90,6 +90,14 @@ class Subscriptions:
             raise OptionError(error.message, error.hint) from error
 
 
+def check_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """One key, or several; OptionError for anything else."""
+    given: object = keys
+    if not isinstance(given, Iterable):
+        raise OptionError(f"keys is {given!r}", "use a key, or a list of keys")
+    return (keys,) if isinstance(keys, str) else tuple(keys)
+
+
 def check_expression(expression: str, sql: str, keys: Iterable[str] = ()) -> str:
     """Refuse what no broker could make sense of; the text for keys, empty if there are none. Raises OptionError or
     FilterError."""

@@ -53,7 +53,7 @@ class _Decision:
     def result(self) -> SendResult:
         """Where the half message is."""
         if self._result is None:
-            raise ClientError("the transaction has not begun", "enter it with `with`")
+            raise _not_begun()
         return self._result
 
     @property
@@ -78,6 +78,8 @@ class _Decision:
             raise ClientError(
                 f"the transaction has ended with {self.state.name}", "decide inside of its body"
             )
+        if self._result is None:
+            raise _not_begun()
         self._asked = state
 
     def _ended(self, error: BaseException | None) -> TransactionState:
@@ -99,6 +101,10 @@ class _Decision:
     def _begin_once(self) -> None:
         if self._result is not None:
             raise ClientError("the transaction was entered before", "make a new one for each message")
+
+
+def _not_begun() -> ClientError:
+    return ClientError("the transaction has not begun", "enter it with `with`, or `async with`")
 
 
 class AsyncTransaction(_Decision):

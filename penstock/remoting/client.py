@@ -17,9 +17,18 @@ from penstock.remoting.tls import TlsOptions
 from penstock.runtime import Runtime
 from penstock.telemetry import Meters
 
-UNTRUSTED = "trust a PEM file that vouches for it"
+UNTRUSTED = (
+    "use TlsOptions(trusted=FILE) with its certificate; a server that created its own keeps it in "
+    "tls/certificate.pem of its data directory"
+)
+OTHER_NAME = (
+    "connect by a name of its certificate; a server that creates its own takes more names in "
+    "tls.certificate_names"
+)
 PLAINTEXT_ONLY = "connect without TLS"
 NOT_RUNNING = "is the server running there?"
+# Of OpenSSL: the certificate is trusted, and is for another host name, or for another address.
+_MISMATCHES = (62, 64)
 
 
 class RemotingClient:
@@ -137,10 +146,9 @@ class RemotingClient:
 def _why_not(error: OSError, *, with_tls: bool) -> tuple[str, str]:
     """Why a connection was not made, and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"certificate verify failed ({error.verify_message})",
-            UNTRUSTED,
-        )
+        is_of_name = error.verify_code in _MISMATCHES
+        reason = f"certificate verify failed ({error.verify_message})"
+        return reason, OTHER_NAME if is_of_name else UNTRUSTED
     is_of_tls = isinstance(error, ssl.SSLError | ConnectionError)
     if with_tls and is_of_tls and not isinstance(error, ConnectionRefusedError):
         return "it does not complete a TLS handshake, so it may take plaintext only", PLAINTEXT_ONLY

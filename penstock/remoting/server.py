@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 from penstock.errors import ConnectError
 from penstock.message import HostAddress
@@ -41,7 +42,9 @@ class RemotingServer:
         self._host = host
         self._port = port
         self._tls = tls or TlsOptions(TlsMode.DISABLED)
-        self._self_signed: SelfSigned = SelfSigned(runtime.clock) if beside is None else beside._self_signed
+        self._self_signed: SelfSigned = (
+            SelfSigned(runtime.clock, self._tls) if beside is None else beside._self_signed
+        )
         self._runtime = runtime
         self.table = table
         self.options = options or RemotingOptions()
@@ -77,9 +80,13 @@ class RemotingServer:
             else:
                 self._listener = await network.listen(self._endpoint.make, self._host, self._port, context)
         except OSError as error:
+            hint = "is another server running there? choose another port, or 0 for a free one"
+            if error.errno == errno.EACCES:
+                hint = "ports below 1024 need privileges: choose a higher one, or 0 for a free one"
+            elif error.errno != errno.EADDRINUSE:
+                hint = "choose an address of this machine, 127.0.0.1 for this machine only"
             raise ConnectError(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}",
-                "is another server running there? choose another port, or 0 for a free one",
+                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}", hint
             ) from error
         self._endpoint.start()
         if context is not None:

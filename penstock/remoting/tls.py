@@ -6,7 +6,9 @@ are open keep theirs. Files that do not fit together change nothing, so they may
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import re
 import ssl
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +18,16 @@ from penstock.errors import OptionError
 from penstock.runtime import Disk
 
 _LOG = logging.getLogger("penstock.remoting")
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+def is_certificate_name(name: str) -> bool:
+    """Whether a certificate can be for this: an IP address, or a host name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return _HOST_NAME.fullmatch(name) is not None
+    return True
 
 
 class TlsMode(Enum):
@@ -43,6 +55,17 @@ class TlsOptions:
     require_client_certificate: bool = False
     # Client: whether the server's certificate and name are verified (tls.client.authServer).
     verify_server: bool = True
+    # Where a server without a certificate keeps the one that it creates: certificate.pem, for clients to trust, and
+    # server.pem, which also has the key. Empty: tls in the data directory.
+    certificate_directory: str = ""
+    # Host names and addresses that the created certificate is for, besides localhost, the name of the machine, and
+    # the addresses that the server listens on and advertises.
+    certificate_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.certificate_names:
+            if not is_certificate_name(name):
+                raise OptionError(f"certificate_names has {name[:80]!r}", "use host names and IP addresses")
 
     @property
     def is_self_signed(self) -> bool:
@@ -84,9 +107,11 @@ class TlsOptions:
                 context.load_cert_chain(self.certificate, self.key or None)
             if self.trusted:
                 context.load_verify_locations(self.trusted)
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:  # ssl.SSLError is one
+            said = getattr(error, "reason", "") or ""
+            why = said.replace("_", " ").lower() or error.strerror or str(error)
             raise OptionError(
-                f"the TLS files cannot be used ({', '.join(filter(None, files))}): {error}",
+                f"the TLS files cannot be used ({', '.join(filter(None, files))}): {why}",
                 "check paths and PEM format",
             ) from error
 

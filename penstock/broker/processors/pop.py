@@ -7,7 +7,7 @@ before anything is looked at: names, counts, times. Owned by the event loop."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.broker.attributes import require_plain_queues
 from penstock.broker.filtering import Filters
@@ -132,7 +132,7 @@ class PopProcessor:
     def _check_pop(self, command: Command) -> Pop:
         header = PopMessageRequestHeader.decode(command.fields)
         _check_count(header.max_msg_nums)
-        check_invisible_time(self.options, header.invisible_time)
+        header = replace(header, invisible_time=invisible_time(self.options, header.invisible_time))
         if len(header.attempt_id or "") > ATTEMPT_SIZE_MAX:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -326,15 +326,17 @@ class PopProcessor:
         return command.answer(fields=PollingInfoResponseHeader(polling_num=held).encode())
 
 
-def check_invisible_time(options: BrokerOptions, invisible_ms: int) -> None:
-    """Refuse a time in which nothing could be done, or whose end nobody sees (A18)."""
-    low, high = options.pop_invisible_min_ms, options.pop_invisible_max_ms
-    if not low <= invisible_ms <= high:
+def invisible_time(options: BrokerOptions, asked_ms: int) -> int:
+    """How long messages are to be invisible. A shorter time than the least is raised to it: RocketMQ's brokers take
+    any, and deliver again after a second at the earliest. One whose end nobody sees is refused (A18)."""
+    high = options.pop_invisible_max_ms
+    if not 0 <= asked_ms <= high:
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"an invisible time of {invisible_ms} ms; pop_invisible_min_ms is {low}, pop_invisible_max_ms {high}",
-            "ask for a time between them",
+            f"an invisible time of {asked_ms} ms; pop_invisible_max_ms is {high}",
+            "ask for a time from 0 to that",
         )
+    return max(asked_ms, options.pop_invisible_min_ms)
 
 
 def _check_count(count: int) -> None:

@@ -17,7 +17,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.broker.pop_order import ORDERED_QUEUE
 from penstock.broker.pop_records import CheckKey, CheckPoint, QueueKey
 from penstock.broker.pop_service import PopService
-from penstock.broker.processors.pop import REMARK_MAX, check_invisible_time
+from penstock.broker.processors.pop import REMARK_MAX, invisible_time
 from penstock.broker.processors.reading import read_body
 from penstock.broker.topics import Topics
 from penstock.broker.writing import Written
@@ -90,10 +90,10 @@ class PopAckProcessor:
 
     def handle_change_invisible_time(self, connection: Connection, command: Command) -> Command | None:
         header = ChangeInvisibleTimeRequestHeader.decode(command.fields)
-        check_invisible_time(self.options, header.invisible_time)
+        invisible_ms = invisible_time(self.options, header.invisible_time)
         self._service.check_ready()
         key, in_order = self._key(header)
-        offset, invisible_ms = header.offset, header.invisible_time
+        offset = header.offset
 
         def done(written: Written, check: CheckPoint) -> None:
             answered = ChangeInvisibleTimeResponseHeader(

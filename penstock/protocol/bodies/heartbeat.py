@@ -57,25 +57,29 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets begins; the last three are historical."""
+    """Where a group without offsets begins; the middle three are historical."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
-    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
         "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
     )
     CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
     CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 E = TypeVar("E", bound=StrEnum)
 
 
 def read_enum(fields: BodyFields, key: str, default: E) -> E:
-    """The member of that name; the default for none and for names of other versions."""
+    """The member of that name, in any case, or of that number in Java's order, as RocketMQ reads it: C++ clients send
+    numbers. The default for none and for names of other versions."""
+    text, members = fields.text(key, default).upper(), list(type(default))
+    if text.isascii() and text.isdigit() and len(text) < 3 and int(text) < len(members):
+        return members[int(text)]
     try:
-        return type(default)(fields.text(key, default))
+        return type(default)(text)
     except ValueError:
         return default
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,45 @@ def test_a_topic_from_beginning_to_end(run: Commands) -> None:
     assert run.json("topic", "delete", "life", "--yes") == {"deleted": "life", "messages": 10}
     assert "life" not in run.json("topic", "list")
     assert "create it first" in run.refused("topic", "describe", "life")
+
+
+def test_an_empty_list_says_what_to_do(run: Commands) -> None:
+    """Also with --details, which showed a table of no rows."""
+    for group, words in (
+        ("topic", "`penstock topic create NAME` makes one"),
+        ("group", "its first consumer"),
+    ):
+        for flags in ((), ("--details",)):
+            done = run(group, "list", *flags)
+            assert (done.exit_code, done.stdout, words in done.stderr) == (0, "", True), done.output
+
+
+def test_creating_is_no_advice_to_those_who_delete_reset_or_look_up(run: Commands) -> None:
+    for command in (
+        ("topic", "delete", "nothing", "--yes"),
+        ("group", "reset", "g", "--topic", "nothing", "--to", "first", "--yes"),
+        ("message", "get", "--key", "k", "--topic", "nothing"),
+        ("message", "value", "nothing", "k"),
+    ):
+        told = run.refused(*command)
+        assert "topic 'nothing' has no route; `penstock topic list` shows the topics" in told
+    run.ok("topic", "create", "nothings")
+    assert "did you mean nothings?" in run.refused("topic", "delete", "nothing", "--yes")
+
+
+def test_dead_letters_of_a_misspelt_group(run: Commands, address: str, tmp_path: Path) -> None:
+    """No dead letters is good news, and must not be told of a group that is not there."""
+    with penstock.Admin(address) as admin:
+        admin.create_group("billing")
+    export = ("export", "biling", tmp_path / "dead.jsonl")
+    for command in (("list", "biling"), ("show", "biling"), ("redrive", "biling", "--all"), export):
+        done = run("dlq", *command)
+        assert (done.exit_code, "in " in done.stdout) == (1, False), done.output
+        assert "there is no group biling; did you mean billing?" in done.stderr
+    assert not list(tmp_path.iterdir())
+    assert run("dlq", "show", "billing").exit_code == 1
+    path = tmp_path / "nowhere" / "dead.jsonl"
+    assert f"there is no directory {path.parent}; make it" in run.refused("dlq", "export", "billing", path)
 
 
 def test_an_existing_topic_is_changed_only_if_told(run: Commands) -> None:

@@ -41,6 +41,23 @@ JOBS = {
 Refused = Callable[..., str]
 
 
+def test_sql_finds_that_nothing_can_be_read_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(app: str, *_: object) -> NoReturn:
+        raise SparkStartedError(app)
+
+    monkeypatch.setattr(pipeline_session, "spark_session", start)
+    for flags, words in (
+        (("--nameserver", "127.0.0.1:1"), "no name server answers (127.0.0.1:1: Connection refused)"),
+        (("--archive", tmp_path / "no", "--archive-only"), f"{tmp_path / 'no'}"),
+        (("--store", tmp_path / "no"), f"{tmp_path / 'no'}"),
+    ):
+        done = CliRunner().invoke(root, ["sql", "select count(*) from orders", *map(str, flags)])
+        assert (done.exit_code, done.stdout) == (2, ""), (done.output, done.exception)
+        assert words in done.stderr
+
+
 class SparkStartedError(BaseException):
     """Not one that a command would handle."""
 

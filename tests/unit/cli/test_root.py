@@ -39,6 +39,17 @@ def imported_by(*arguments: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_is_closed(closed: str) -> None:
+    """As those of services and cron jobs may be: what is opened next must not get its number."""
+    command = f"exec '{sys.executable}' -m penstock produce orders --nameserver 127.0.0.1:1 {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, check=False, text=True)
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert ("no name server answers" in done.stderr) == ("2>&-" not in closed)
+    assert "Traceback" not in done.stderr
+
+
 def paths(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every command with its parents, as it is typed."""
     context = click.Context(group)

@@ -203,7 +203,10 @@ def test_commands_that_ask_a_broker_set(tmp_path: Path, columns: int) -> None:
             consumer.wait_assigned()
             # The broker set reports the retry topic a while after it has created it.
             wait_until(
-                lambda: all(one["owner"] for one in run.json("explain", "group", "billing", *where)["queues"])
+                lambda: (
+                    [bool(one["owner"]) for one in run.json("explain", "group", "billing", *where)["queues"]]
+                    == [True] * 5
+                )
             )
             show("explain group billing")
             show("explain topic orders")

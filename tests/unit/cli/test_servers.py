@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from penstock.broker.registration import Registration
 from penstock.cli.config import Configuration
@@ -466,6 +466,38 @@ def test_a_node_that_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path], 
         assert run("status", "--tls") == 2  # nobody here trusts it
         assert run("status") == (0 if mode == "permissive" else 2)
         assert server.stop()[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_the_certificate_that_a_node_creates_can_be_trusted(tmp_path: Path) -> None:
+    arguments = ("--port", 0, "--nameserver-port", 0, "--data", tmp_path / "d", *SMALL)
+    trusted = tmp_path / "d" / "tls" / "certificate.pem"
+    for _ in range(2):  # also after a restart
+        with serving("up", "--json", *arguments) as server:
+
+            def run(*command: object, text: str = "", address: str = server.ready["nameserver"]) -> Result:
+                given = ["--nameserver", address, "--timeout", "5000"]
+                return CliRunner().invoke(root, [*map(str, command), *given], input=text)
+
+            refused = run("status", "--tls")
+            assert refused.exit_code == 2
+            assert "keeps it in tls/certificate.pem of its data directory" in refused.stderr
+            assert run("produce", "T", "--tls-trusted", trusted, text="one\n").exit_code == 0
+            assert run("status", "--tls-trusted", trusted).exit_code == 0
+            assert server.stop()[0] == 0
+
+
+def test_places_and_addresses_that_cannot_be(tmp_path: Path) -> None:
+    """Found before anything is listened on, or told with what would help."""
+    file, free = tmp_path / "file", ("--port", 0, "--nameserver-port", 0)
+    file.write_text("")
+    for command in ("up", "nameserver", "broker", "coordinator"):
+        assert f"{file} is not a directory; name one with --data" in refused(command, "--data", file)
+    for address in ("x:y", "http://broker:10911", "a b", "broker:99999"):
+        told = refused("up", "--data", tmp_path / "d", *free, "--advertise", address)
+        assert f"advertised_address is {address!r}; write a name or address that clients can dial" in told
+    told = refused("up", "--data", tmp_path / "d", *free, "--host", "203.0.113.7", "--listen-anywhere")
+    assert "cannot assign requested address; choose an address of this machine, 127.0.0.1 for" in told
 
 
 def test_tls_without_a_certificate_is_told() -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.loop_thread import LoopThread
 from penstock.testing import broker
+from penstock.testing.embedded import EmbeddedBroker
 from tests.support.cluster_commands import Commands, lines
 from tests.support.consuming import QUICK
 from tests.support.dead_letters import kill_all
 from tests.support.sample_stores import write_store
-from tests.unit.cli.terminals import run_in_terminal
+from tests.unit.cli.terminals import run_in_terminal, terminal
 
 END_OF_INPUT = "\x04"
 
@@ -38,6 +40,38 @@ def test_produce_sends_typed_lines(address: str) -> None:
     assert (screen.exit_code, "Traceback" in screen.text) == (0, False), screen.text
     assert "2 sent to typed" in screen.text
     assert sorted(Commands(address).ok("consume", "typed").splitlines()) == ["one", "two"]
+
+
+def test_consuming_nothing_says_so_on_a_terminal(address: str) -> None:
+    run = Commands(address)
+    run.ok("topic", "create", "quiet")
+    screen = run_in_terminal(address, "consume", "quiet")
+    assert (screen.exit_code, screen.shown) == (0, "no messages"), screen.text
+    run.ok("produce", "quiet", text="one\n")
+    assert "one" in run_in_terminal(address, "consume", "quiet", "--group", "readers").shown
+    again = run_in_terminal(address, "consume", "quiet", "--group", "readers")
+    assert (again.exit_code, again.shown) == (0, "no messages for group readers"), again.text
+    assert run("consume", "quiet", "--group", "readers").output == "", (
+        "off a terminal there is nothing but messages"
+    )
+
+
+@pytest.mark.parametrize("flags", [(), ("--group", "readers")], ids=["alone", "group"])
+def test_following_a_broker_that_dies_is_complained_of(flags: tuple[str, ...]) -> None:
+    """The command goes on when the broker is back; until then it would only seem to wait."""
+    thread, server = LoopThread("dying broker"), EmbeddedBroker()
+    thread.run(server.start())
+    try:
+        Commands(server.address).ok("produce", "orders", text="one\n")
+        environment = {"PENSTOCK_NAMESERVER": server.address}
+        with terminal("consume", "orders", "--follow", *flags, environment=environment) as running:
+            running.wait_shown("one")
+            assert server.broker is not None
+            thread.run(server.broker.stop())
+            running.wait_shown("has read nothing from broker test-broker for")
+    finally:
+        thread.run(server.stop())
+        thread.stop()
 
 
 def test_dead_letters_are_listed_on_a_terminal(address: str) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.client import queue_loop
 from penstock.client.conflicts import Conflicts
+from penstock.client.loop_thread import LoopThread
 from penstock.errors import ClientError
 from penstock.protocol.bodies import ConsumerConnection, ConsumerData, MessageModel, SubscriptionData
 from penstock.protocol.bodies.membership import ClientConnection
+from penstock.testing.embedded import EmbeddedBroker
 from tests.waiting import wait_until
 
 
@@ -58,6 +61,42 @@ def test_a_topic_that_does_not_exist_is_warned_of(
     assert messages(caplog)[0].startswith(
         "group g waits for messages: topic 'Ordres' has no route; create it first"
     )
+
+
+@pytest.mark.parametrize("delivery", ["pull", "pop", "push"])
+def test_a_broker_that_dies_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, delivery: str
+) -> None:
+    """The loop of the program only sees that no more messages come."""
+    monkeypatch.setattr(queue_loop, "OUTAGE_MS", 300)
+    thread = LoopThread("dying broker")
+    server = EmbeddedBroker()
+    thread.run(server.start())
+    try:
+        with (
+            penstock.Producer(server.address) as producer,
+            penstock.Consumer(
+                server.address,
+                "g",
+                start_from="first",
+                delivery=delivery,
+                pull_retry_ms=100,
+                close_timeout_ms=100,
+            ) as consumer,
+        ):
+            producer.send("T", b"x")
+            consumer.subscribe("T")
+            next(iter(consumer))
+            assert server.broker is not None
+            thread.run(server.broker.stop())
+            wait_until(lambda: heard(caplog, "group g has read nothing from broker test-broker for 0 s"))
+            wait_until(
+                lambda: heard(caplog, "keeps trying: cannot connect to 127.0.0.1:", "Connection refused")
+            )
+        assert len([text for text in messages(caplog) if "has read nothing" in text]) == 1
+    finally:
+        thread.run(server.stop())
+        thread.stop()
 
 
 def test_a_consumer_without_a_group_is_warned_of(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -110,7 +112,9 @@ def test_subscriptions_of_a_wrong_type(penstock_broker: str, parts: dict[str, An
 def test_fewer_queues_need_shrink(penstock_broker: str) -> None:
     with penstock.Admin(penstock_broker) as admin:
         admin.create_topic("Wide", queues=4)
-        with pytest.raises(OptionError, match=r"has 4 queues on .*: with 1, the messages of the other 3"):
+        with pytest.raises(
+            OptionError, match=r"has 4 queues on .*: with 1, the messages of the last 3 queues"
+        ):
             admin.create_topic("Wide", queues=1)
         assert len(admin.queues("Wide")) == 4
         admin.create_topic("Wide", queues=4)
@@ -176,6 +180,7 @@ SENDS: list[tuple[str, Call, type[Exception], str]] = [
     ("request", lambda p: p.request("T", BODY, timeout_ms="5"), MessageError, "timeout_ms is '5'; use 1 to"),
     ("recall", lambda p: p.recall(None), MessageError, "handle is None; use the recall_handle of a result"),
     ("reply", lambda p: p.reply("x", BODY), MessageError, "request is 'x'; use the message that a consumer"),
+    ("close", lambda p: p.close("1"), OptionError, "timeout_s is '1'; use seconds, 0 or more"),
     (
         "transaction",
         lambda p: p.transaction("T", BODY, tags="a"),
@@ -303,6 +308,9 @@ def test_wrong_options_of_every_client(client: Any, settings: dict[str, Any], wo
         ("Consumer", {"model": "cluster"}, "model is 'cluster'; use one of: clustering, broadcasting"),
         ("Consumer", {"start_from": "earliest"}, "start_from is 'earliest'; use one of: auto, first, last"),
         ("Consumer", {"listener": 5}, "listener is 5; use a function of one message"),
+        ("Consumer", {"listener": lambda: None}, "use a function of one message"),
+        ("Consumer", {"listener": lambda message, queue: None}, "use a function of one message"),
+        ("Consumer", {"on_queues": lambda queues: None}, "use a function of a topic and its queues"),
         ("Consumer", {"on_queues": 5}, "on_queues is 5; use a function of a topic and its queues"),
         ("Consumer", {"auto_ack": 0}, "auto_ack is 0; use True or False"),
         ("Consumer", {"offset_directory": 5}, "offset_directory is 5; use text"),
@@ -344,6 +352,36 @@ CONSUMING: list[tuple[str, Call, type[Exception], str]] = [
     ("assign", lambda c: c.assign([QUEUE]), ClientError, "use subscribe or assign, not both"),
     ("committed", lambda c: c.committed(3), OptionError, "a queue is 3; use one of queues(topic)"),
     ("position", lambda c: c.position(QUEUE), ClientError, "is not held by this consumer"),
+    ("position what", lambda c: c.position("T"), OptionError, "a queue is 'T'; use one of queues(topic)"),
+    ("keys", lambda c: c.subscribe("T", keys=5), OptionError, "keys is 5; use a key, or a list of keys"),
+    ("queues", lambda c: c.queues(None), TopicNameError, f"{TOPIC_WORDS} 'None'"),
+    ("wait", lambda c: c.wait_assigned("1"), OptionError, "timeout_s is '1'; use seconds, 0 or more"),
+    ("seek far", lambda c: c.seek(QUEUE, 2**63), OptionError, f"offset is {2**63}; use a whole number"),
+    (
+        "first of what",
+        lambda c: c.seek_to_first("T"),
+        OptionError,
+        "a queue is 'T'; use one of queues(topic)",
+    ),
+    (
+        "last of what",
+        lambda c: c.seek_to_last(None),
+        OptionError,
+        "a queue is None; use one of queues(topic)",
+    ),
+    (
+        "time of what",
+        lambda c: c.seek_to_time("T", 5),
+        OptionError,
+        "a queue is 'T'; use one of queues(topic)",
+    ),
+    (
+        "no time",
+        lambda c: c.seek_to_time(QUEUE, "now"),
+        OptionError,
+        "time is 'now'; use a datetime, or mill",
+    ),
+    ("close", lambda c: c.close(timeout_s="1"), OptionError, "timeout_s is '1'; use seconds, 0 or more"),
 ]
 
 
@@ -388,6 +426,176 @@ def test_topics_of_an_admin(penstock_broker: str) -> None:
                     function(topic)  # type: ignore[arg-type]
 
 
+ADMIN: list[tuple[str, Call, type[Exception], str]] = [
+    (
+        "permission",
+        lambda a: a.create_topic("N", permission="rw"),
+        OptionError,
+        "use 6 to read and write, 4 to",
+    ),
+    ("cluster", lambda a: a.create_topic("N", cluster=5), OptionError, "cluster is 5; use text"),
+    (
+        "attributes",
+        lambda a: a.create_topic("N", attributes=["a"]),
+        OptionError,
+        "attributes are ['a']; use te",
+    ),
+    ("groups of what", lambda a: a.groups_of_topic(None), TopicNameError, f"{TOPIC_WORDS} 'None'"),
+    ("group", lambda a: a.create_group("a b"), OptionError, "group is 'a b'; use 1 to 120 letters"),
+    (
+        "retries",
+        lambda a: a.create_group("g", retry_max_times="x"),
+        OptionError,
+        "retry_max_times is 'x'; use a",
+    ),
+    (
+        "policy",
+        lambda a: a.create_group("g", retry_policy="x"),
+        OptionError,
+        "retry_policy is 'x'; use a Group",
+    ),
+    ("push", lambda a: a.push_clients(5), OptionError, "group is 5; use text"),
+    ("deleted", lambda a: a.delete_group(None), OptionError, "group is None; use text"),
+    ("offsets", lambda a: a.offsets(None), OptionError, "group is None; use text"),
+    (
+        "commit what",
+        lambda a: a.commit_offset("g", "T", 1),
+        OptionError,
+        "a queue is 'T'; use one of queues(t",
+    ),
+    (
+        "commit text",
+        lambda a: a.commit_offset("g", QUEUE, "1"),
+        OptionError,
+        "offset is '1'; use a whole numb",
+    ),
+    ("reset what", lambda a: a.reset_offsets("g", None), TopicNameError, f"{TOPIC_WORDS} 'None'"),
+    (
+        "reset",
+        lambda a: a.reset_offsets("g", "T", offsets=5),
+        OptionError,
+        "offsets is 5; use a mapping of que",
+    ),
+    (
+        "reset text",
+        lambda a: a.reset_offsets("g", "T", offsets={"T": 5}),
+        OptionError,
+        "a queue is 'T'; use on",
+    ),
+    (
+        "reset other",
+        lambda a: a.reset_offsets("g", "T", offsets={QUEUE: 5}),
+        OptionError,
+        "is not of topic 'T'",
+    ),
+    ("first of what", lambda a: a.min_offset("T"), OptionError, "a queue is 'T'; use one of queues(topic)"),
+    ("last of what", lambda a: a.max_offset(None), OptionError, "a queue is None; use one of queues(topic)"),
+    (
+        "no time",
+        lambda a: a.offset_at(QUEUE, "now"),
+        OptionError,
+        "timestamp_ms is 'now'; use a datetime, or mi",
+    ),
+    ("id", lambda a: a.get_message(None), OptionError, "msg_id is None; use the msg_id of a result"),
+    ("key", lambda a: a.query_messages("T", 5), OptionError, "key is 5; use text"),
+    (
+        "no key",
+        lambda a: a.query_messages("T", ""),
+        OptionError,
+        "key is empty; use a key that messages were",
+    ),
+    (
+        "limit",
+        lambda a: a.query_messages("T", "k", limit="5"),
+        OptionError,
+        "limit is '5'; use a whole number",
+    ),
+    (
+        "begin",
+        lambda a: a.query_messages("T", "k", begin_ms="x"),
+        OptionError,
+        "begin_ms is 'x'; use a whole nu",
+    ),
+    ("values", lambda a: a.read_by_key(None, "k"), TopicNameError, f"{TOPIC_WORDS} 'None'"),
+    (
+        "most values",
+        lambda a: a.read_by_key("T", "k", limit="x"),
+        OptionError,
+        "limit is 'x'; use a whole numb",
+    ),
+    ("read what", lambda a: a.read_messages("T", 0), OptionError, "a queue is 'T'; use one of queues(topic)"),
+    (
+        "read where",
+        lambda a: a.read_messages(QUEUE, "0"),
+        OptionError,
+        "offset is '0'; use a whole number from",
+    ),
+    ("trace", lambda a: a.trace_message(5), OptionError, "msg_id is 5; use the msg_id of a result"),
+    (
+        "recall",
+        lambda a: a.recall_message(None),
+        OptionError,
+        "handle is None; use the recall_handle of a res",
+    ),
+    ("dead letters", lambda a: a.dead_letters.groups(["g"]), OptionError, "a group is ['g']; use text"),
+]
+LETTERS: list[tuple[str, Call, type[Exception], str]] = [
+    ("of what", lambda d: list(d.read(None)), OptionError, "group is None; use text"),
+    ("since", lambda d: list(d.read("g", since_ms="x")), OptionError, "since_ms is 'x'; use a whole number"),
+    ("ids", lambda d: list(d.read("g", ids=5)), OptionError, "ids are 5; use an id, or a list of ids"),
+    (
+        "part",
+        lambda d: list(d.read("g", id="x")),
+        TypeError,
+        "read() got an unexpected argument 'id'; did you",
+    ),
+    ("redrive", lambda d: d.redrive("g", rates=5), TypeError, "redrive() got an unexpected argument 'rates'"),
+    ("rate", lambda d: d.redrive("g", rate="x"), OptionError, "rate is 'x'; use messages a second, or 0"),
+    ("to", lambda d: d.redrive("g", to=5), OptionError, "to is 5; use text"),
+    ("wait", lambda d: d.redrive("g", wait_s="x"), OptionError, "wait_s is 'x'; use seconds, 0 or more"),
+]
+
+
+def test_wrong_calls_of_an_admin(penstock_broker: str) -> None:
+    with penstock.Producer(penstock_broker) as producer:
+        producer.send("T", BODY)
+    with penstock.Admin(penstock_broker) as admin:
+        for client, calls in ((admin, ADMIN), (admin.dead_letters, LETTERS)):
+            for what, call, kind, words in calls:
+                with pytest.raises((PenstockError, TypeError)) as caught:
+                    call(client)
+                assert (type(caught.value), words in str(caught.value)) == (kind, True), (what, caught.value)
+        assert admin.list_topics() == ["T"]
+
+
+def test_wrong_calls_of_an_admin_in_a_loop(penstock_broker: str) -> None:
+    async def scenario() -> None:
+        async with penstock.AsyncProducer(penstock_broker) as producer:
+            await producer.send("T", BODY)
+        async with penstock.AsyncAdmin(penstock_broker) as admin:
+            for what, call, kind, words in ADMIN:
+                with pytest.raises(PenstockError) as caught:
+                    await waited(call, admin)
+                assert (type(caught.value), words in str(caught.value)) == (kind, True), (what, caught.value)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: penstock.Retry("5s"), "delay_level is '5s'; use the number of a delay level"),  # type: ignore[arg-type]
+        (lambda: penstock.Retry(reason=5), "reason is 5; use text"),  # type: ignore[arg-type]
+        (lambda: penstock.ConsistentHash("x"), "virtual_nodes is 'x'; use 1 to 10000"),  # type: ignore[arg-type]
+        (lambda: penstock.FixedQueues(["T"]), "use a list of MessageQueue"),  # type: ignore[list-item]
+    ],
+)
+def test_values_of_a_wrong_type(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        make()
+    assert words in str(caught.value)
+
+
 def test_a_synchronous_call_in_the_clients_own_loop(producer: penstock.Producer) -> None:
     """It would wait for itself."""
     found: list[Exception] = []
@@ -417,6 +625,119 @@ def test_the_wrong_kind_of_with(client: Any) -> None:
 
     with pytest.raises(TypeError, match="context manager protocol"):
         asyncio.run(enter_wrongly())
+
+
+async def used(client: Any) -> object:
+    """Start it, and ask something."""
+    await client.start()
+    if isinstance(client, penstock.AsyncConsumer):
+        await client.subscribe("T")
+        return await client.poll(timeout_s=0)
+    return await client.queues("T")
+
+
+ELSEWHERE: dict[Any, list[Call]] = {
+    penstock.AsyncProducer: [
+        lambda c: c.start(),
+        lambda c: c.send("T", BODY),
+        lambda c: c.send_nowait("T", BODY),
+        lambda c: c.enqueue("T", BODY),
+        lambda c: c.flush(),
+        lambda c: c.queues("T"),
+        lambda c: c.transaction("T", BODY).__aenter__(),
+        lambda c: c.close(),
+    ],
+    penstock.AsyncConsumer: [
+        lambda c: c.start(),
+        lambda c: c.subscribe("T"),
+        lambda c: c.poll(),
+        lambda c: c.commit(),
+        lambda c: c.__aiter__(),
+        lambda c: c.assignment,
+        lambda c: c.close(),
+    ],
+    penstock.AsyncAdmin: [
+        lambda c: c.start(),
+        lambda c: c.list_topics(),
+        lambda c: c.dead_letters.groups(),
+        lambda c: c.close(),
+    ],
+}
+
+
+@pytest.mark.parametrize("client", ELSEWHERE, ids=lambda client: client.__name__)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_of_another_event_loop(client: Any, penstock_broker: str) -> None:
+    """As with two calls of asyncio.run: it would wait for ever."""
+    with penstock.Producer(penstock_broker) as producer:
+        producer.send("T", BODY)
+    started = client(penstock_broker)
+    with asyncio.Runner() as home:
+        home.run(used(started))
+        for call in ELSEWHERE[client]:
+            with pytest.raises(ClientError, match="was started in another event loop; make one in each loop"):
+                asyncio.run(asyncio.wait_for(waited(call, started), 60))
+        home.run(used(started))
+        home.run(started.close())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_are_not_copied(client: Any) -> None:
+    one = client("127.0.0.1:1", "g") if "Admin" not in client.__name__ else client("127.0.0.1:1")
+    attempts: list[Call] = [
+        lambda one: one.__reduce_ex__(4),
+        copy.copy,
+        copy.deepcopy,
+    ]  # the first is pickle's
+    for attempt in attempts:
+        with pytest.raises(
+            TypeError, match=f"^{client.__name__} cannot be copied or pickled; make one in each"
+        ):
+            attempt(one)
+
+
+def test_a_consumer_in_a_forked_process(penstock_broker: str) -> None:
+    """The child would get what the parent has received, too, and never acknowledge it."""
+    with penstock.Producer(penstock_broker) as producer:
+        for _ in range(3):
+            producer.send("T", BODY, queue_key="a")
+    with penstock.Consumer(penstock_broker, "forked", start_from="first") as consumer:
+        consumer.subscribe("T")
+        first = consumer.poll(1, 60)
+
+        calls: list[Callable[[], object]] = [consumer.poll, consumer.commit, lambda: consumer.ack(first[0])]
+        for call in calls:
+            assert "made before a fork" in in_child(call)
+        assert in_child(consumer.close) == "None"
+        assert consumer.poll(1, 60)
+
+
+def in_child(call: Callable[[], object]) -> str:
+    """What a call in a forked process returns, or the error of the client."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                text = str(call())
+            except ClientError as error:
+                text = str(error)
+            os.write(writing, text.encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        found = pipe.read().decode()
+    os.waitpid(child, 0)
+    return found
+
+
+def test_a_transaction_that_was_not_entered(producer: penstock.Producer) -> None:
+    """Nothing was sent that could be committed."""
+    transaction = producer.transaction("T", BODY)
+    for decide in (transaction.commit, transaction.rollback, transaction.unknown):
+        with pytest.raises(ClientError, match="the transaction has not begun; enter it with `with`"):
+            decide()
 
 
 def test_a_producer_that_was_not_started(penstock_broker: str) -> None:

@@ -34,6 +34,8 @@ from tests.unit.protocol.body_samples import (
     TEXT,
 )
 
+HISTORICAL = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+
 
 @pytest.mark.parametrize(("body", "text"), SHAPES, ids=IDS)
 def test_the_bytes_of_the_reference(body: Body, text: str) -> None:
@@ -203,6 +205,36 @@ def test_heartbeats_of_other_clients_are_understood() -> None:
     )
     assert second.code_set == {3552231}
     assert third.is_all
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "where", "expected"),
+    [
+        (0, 0, 4, ("CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_FIRST_OFFSET")),
+        (1, 1, 0, ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")),
+        (2, "1", 5, ("CONSUME_POP", "CLUSTERING", "CONSUME_FROM_TIMESTAMP")),
+        ("Consume_Actively", "Broadcasting", 1, ("CONSUME_ACTIVELY", "BROADCASTING", HISTORICAL)),
+        (9, -1, "later", ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET")),
+    ],
+)
+def test_kinds_by_number_or_in_another_case(
+    kind: object, model: object, where: object, expected: tuple[str, ...]
+) -> None:
+    """C++ clients send Java's ordinals; a broadcasting group of theirs counted as one that shares its messages."""
+    terms = {"groupName": "g", "consumeType": kind, "messageModel": model, "consumeFromWhere": where}
+    subscription = {
+        "topic": "T",
+        "subString": "a",
+        "subVersion": "1700000000000",
+        "tagsSet": ["a"],
+        "codeSet": [97],
+    }
+    text = json.dumps(
+        {"clientID": "c", "consumerDataSet": [{**terms, "subscriptionDataSet": [subscription]}]}
+    )
+    (consumer,) = HeartbeatData.decode(text.encode()).consumers
+    assert (consumer.consume_type, consumer.message_model, consumer.consume_from_where) == expected
+    assert consumer.subscriptions[0].sub_version == 1_700_000_000_000
 
 
 def test_references_that_fastjson_writes_are_followed() -> None:

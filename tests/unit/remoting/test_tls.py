@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import ssl
 from collections.abc import Awaitable, Callable
@@ -28,11 +29,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def run(tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[None]]) -> None:
+def run(
+    tls: TlsOptions, test: Callable[[RemotingServer], Awaitable[object]], host: str = "127.0.0.1"
+) -> None:
     async def main() -> None:
         table = ProcessorTable()
         table.register(ECHO, lambda _, command: command.answer(0, body=command.body))
-        server = RemotingServer("127.0.0.1", 0, table, runtime=Runtime.system(), tls=tls)
+        server = RemotingServer(host, 0, table, runtime=Runtime.system(), tls=tls)
         await server.start()
         try:
             async with asyncio.timeout(60):
@@ -177,6 +180,80 @@ def test_without_a_certificate_both_are_taken_and_one_is_made(caplog: pytest.Log
 
     run(TlsOptions(), test)
     assert caplog.text.count("created a self-signed certificate") == 1
+
+
+@pytest.mark.parametrize("maker", self_signed.MAKERS, ids=["library", "program"])
+def test_a_created_certificate_is_kept_and_can_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maker: self_signed.Maker
+) -> None:
+    if maker is self_signed.by_library:
+        pytest.importorskip("cryptography")
+    monkeypatch.setattr(self_signed, "MAKERS", (maker,))
+    folder = tmp_path / "data" / "tls"
+    trusting = TlsOptions(trusted=str(folder / "certificate.pem"))
+
+    async def first(server: RemotingServer) -> None:
+        assert not folder.exists()
+        with pytest.raises(ConnectError, match=r"certificate verify failed.*tls/certificate.pem of its data"):
+            await ask(server, TlsOptions())
+        assert await ask(server, trusting) == b"x" * 100_000
+
+    async def again(server: RemotingServer) -> None:
+        assert await ask(server, trusting) == b"x" * 100_000
+
+    tls = TlsOptions(certificate_directory=str(folder))
+    run(tls, first)
+    assert sorted(os.listdir(folder)) == ["certificate.pem", "server.pem"]
+    assert (folder / "server.pem").stat().st_mode & 0o777 == 0o600
+    assert "PRIVATE" not in (folder / "certificate.pem").read_text()
+    run(tls, again)
+    (folder / "certificate.pem").unlink()  # nothing is lost: it is in the other file
+    run(tls, lambda server: ask(server, TlsOptions(verify_server=False)))
+    run(tls, again)
+
+
+def test_a_kept_certificate_that_lacks_a_name_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tls"
+
+    async def test(server: RemotingServer) -> None:
+        await ask(server, TlsOptions(verify_server=False))
+
+    run(TlsOptions(certificate_directory=str(folder)), test)
+    assert not caplog.text
+    run(TlsOptions(certificate_directory=str(folder), certificate_names=("mq.example.org",)), test)
+    assert f"the certificate in {folder} is not for mq.example.org: clients that verify" in caplog.text
+    with pytest.raises(OptionError, match="certificate_names has 'a b'; use host names and IP addresses"):
+        TlsOptions(certificate_names=("a b",))
+
+
+def test_another_name_than_that_of_the_certificate(files: tuple[str, str]) -> None:
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        client = RemotingClient(runtime=Runtime.system(), tls=TlsOptions(trusted=certificate))
+        try:
+            with pytest.raises(
+                ConnectError, match=r"not valid for '127\.0\.0\.2'.*by a name of its certificate"
+            ):
+                await client.call(f"127.0.0.2:{server.address.port}", Command(ECHO), 60_000)
+        finally:
+            await client.close()
+
+    run(TlsOptions(TlsMode.ENFORCING, certificate, key), test, host="0.0.0.0")
+
+
+def test_a_directory_that_cannot_be_written_costs_the_name_not_the_encryption(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    async def test(server: RemotingServer) -> None:
+        assert await ask(server, TlsOptions(verify_server=False)) == b"x" * 100_000
+
+    run(TlsOptions(certificate_directory=str(tmp_path / "file" / "tls")), test)
+    assert f"cannot be kept in {tmp_path / 'file' / 'tls'}: " in caplog.text
 
 
 def test_where_no_certificate_can_be_made_plain_clients_are_served(
