@@ -1,0 +1,61 @@
+"""Requests that are small, or that an account may send anyway, and cost the server far more than their size (A14).
+
+Each did stall the loop, or take memory or threads, for all clients of a server. Effort is counted, or compared with
+that of the same machine for something known; the clock of the wall has no say.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CodecError
+from penstock.protocol.bodies.pop import BatchAckMessageRequestBody, decode_bits
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from tests.abuse.test_filters import million_additions_s
+from tests.support.guarded import READER, caller, guarded
+from tests.support.guarded import run as run_guarded
+from tests.support.popping import BROKER_NAME
+
+ACKED_MAX = 32 * 1024
+# As long as the text of one set may be.
+MOST_BITS = base64.b64encode(b"\xff" * 4_092).decode()
+
+
+def acks_of(bits: str, count: int) -> bytes:
+    """A request that acknowledges the same places so many times."""
+    one = {"c": "g", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": bits}
+    return json.dumps({"brokerName": BROKER_NAME, "acks": [one] * count}).encode()
+
+
+@pytest.mark.abuse("A14")
+def test_set_of_acknowledged_messages_is_read_in_linear_time() -> None:
+    started = time.thread_time()
+    assert decode_bits(MOST_BITS) == tuple(range(4_092 * 8))
+    # It took 15 times as long: 40 ms where the million takes 10, and one request had room for 750 such sets.
+    assert time.thread_time() - started < 2 * million_additions_s()
+
+
+@pytest.mark.abuse("A14")
+def test_acknowledgements_of_one_request_name_only_so_many_messages(tmp_path: Path) -> None:
+    """Four megabytes of them stalled the broker for half a minute, and took a gigabyte of memory."""
+    with pytest.raises(CodecError, match=f"more than {ACKED_MAX} messages"):
+        BatchAckMessageRequestBody.decode(acks_of(MOST_BITS, 2))
+    referred = {"acks": [json.loads(acks_of(MOST_BITS, 1))["acks"][0], *[{"$ref": "$.acks[0]"}] * 20]}
+    with pytest.raises(CodecError, match=f"more than {ACKED_MAX} messages"):
+        BatchAckMessageRequestBody.decode(json.dumps(referred).encode())
+
+    async def scenario() -> None:
+        """Also of an account without any right to what it names: the body is read to find that out."""
+        async with guarded(tmp_path) as server, caller(READER) as reader:
+            started = time.thread_time()
+            command = Command(RequestCode.BATCH_ACK_MESSAGE, {}, acks_of(MOST_BITS, 100))
+            assert (await reader.call(server.broker_address, command, 60_000)).code != 0
+            assert time.thread_time() - started < 40 * million_additions_s()
+
+    run_guarded(scenario)
