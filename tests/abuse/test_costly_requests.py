@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CodecError
-from penstock.protocol.bodies.pop import BatchAckMessageRequestBody, decode_bits
+from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.abuse.test_filters import million_additions_s
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
-from tests.support.popping import BROKER_NAME
+from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
+from tests.support.running_broker import run, running
 
 ACKED_MAX = 32 * 1024
 # As long as the text of one set may be.
@@ -59,3 +60,33 @@ def test_acknowledgements_of_one_request_name_only_so_many_messages(tmp_path: Pa
             assert time.thread_time() - started < 40 * million_additions_s()
 
     run_guarded(scenario)
+
+
+@pytest.mark.abuse("A14")
+@pytest.mark.parametrize("in_order", [False, True])
+def test_pop_that_a_request_acknowledges_many_times_is_one_record(tmp_path: Path, in_order: bool) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            await fill(bench.client, 2)
+            answer = await pop(bench.client, order=str(in_order).lower())
+            found = popped(answer, "T")
+            assert len(found) == 2
+            store, handle = bench.broker.store, found[0].handle
+            before = store.log.max_offset
+            again = BatchAck(
+                found[0].group,
+                "T",
+                handle.kind,
+                handle.start_offset,
+                handle.queue_id,
+                handle.revive_queue,
+                handle.pop_time,
+                handle.invisible_time,
+                (0, 1),
+            )
+            body = BatchAckMessageRequestBody(BROKER_NAME, (again,) * 1_000).encode()
+            assert (await bench.client.call(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+            assert store.log.max_offset - before < 2_000
+            assert open_checks(bench) == 0
+
+    run(scenario)
