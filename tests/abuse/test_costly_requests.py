@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, d
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from tests.abuse.test_filters import million_additions_s
+from tests.abuse.test_limits_remoting import BIG
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
 from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
-from tests.support.running_broker import run, running
+from tests.support.running_broker import Bench, run, running
 
 ACKED_MAX = 32 * 1024
 # As long as the text of one set may be.
@@ -88,5 +90,28 @@ def test_pop_that_a_request_acknowledges_many_times_is_one_record(tmp_path: Path
             assert (await bench.client.call(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
             assert store.log.max_offset - before < 2_000
             assert open_checks(bench) == 0
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A14")
+def test_entries_of_a_queue_are_shown_without_reading_their_messages(tmp_path: Path) -> None:
+    """The loop copied and checked each record as a whole: a request for 1024 entries may mean 4 GiB."""
+
+    async def effort(bench: Bench, topic: str, size: int) -> float:
+        for number in range(128):
+            assert (await bench.client.send(topic, bytes(size), UNIQ_KEY=f"U{number}")).code == 0
+        fields = {"topic": topic, "queueId": "0", "index": "0", "count": "1024"}
+        started = time.process_time()
+        for _ in range(3):
+            answer = await bench.client.call(RequestCode.QUERY_CONSUME_QUEUE, fields)
+            assert answer.code == 0
+            assert [one["msg"] for one in json.loads(answer.body)["queueData"]] == [f"U{n}" for n in range(128)]
+        return time.process_time() - started
+
+    async def scenario() -> None:
+        async with running(tmp_path, store=replace(BIG, max_message_size_bytes=1 << 20)) as bench:
+            small = await effort(bench, "Small", 10)
+            assert await effort(bench, "Large", 500_000) < 3 * small
 
     run(scenario)
