@@ -6,15 +6,18 @@ that of the same machine for something known; the clock of the wall has no say.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CodecError
+from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -24,6 +27,7 @@ from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
 from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
 from tests.support.running_broker import Bench, run, running
+from tests.waiting import until
 
 ACKED_MAX = 32 * 1024
 # As long as the text of one set may be.
@@ -115,3 +119,41 @@ def test_entries_of_a_queue_are_shown_without_reading_their_messages(tmp_path: P
             assert await effort(bench, "Large", 500_000) < 3 * small
 
     run(scenario)
+
+
+@pytest.mark.abuse("A14")
+@pytest.mark.parametrize("kind", ["pull", "pop"])
+def test_tags_of_requests_that_wait_count_as_the_memory_that_they_take(tmp_path: Path, kind: str) -> None:
+    """16 KB of tags are half a megabyte of strings and hashes: what counted as 64 MiB were 1.9 GiB."""
+    expression = "||".join(f"{number:03x}" for number in range(3_200))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = SubscriptionData.parse("T", expression)
+        each = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(kept.tags_set) == 3_200
+
+    async def scenario() -> None:
+        async with running(tmp_path, long_poll_bytes_max=4 << 20) as bench:
+            assert (await bench.client.send()).code == 0
+            wait = {"pull": wait_for_pull, "pop": wait_for_pop}[kind]
+            waiting = [asyncio.ensure_future(wait(bench, expression)) for _ in range(24)]
+            # They were all held.
+            await until(lambda: sum(one.done() for one in waiting) > 0)
+            await asyncio.sleep(0.2)
+            assert sum(not one.done() for one in waiting) * each <= 4 << 20
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(scenario)
+
+
+async def wait_for_pull(bench: Bench, expression: str) -> Command:
+    return await bench.client.pull(offset=1, wait_ms=20_000, subscription=expression, expressionType="TAG")
+
+
+async def wait_for_pop(bench: Bench, expression: str) -> Command:
+    return await pop(bench.client, "T", queue=0, exp=expression, wait_ms=20_000, bornTime=0)
