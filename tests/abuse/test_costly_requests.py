@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CodecError
-from penstock.protocol.bodies import SubscriptionData
+from penstock.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
@@ -30,6 +30,7 @@ from tests.support.running_broker import Bench, run, running
 from tests.waiting import until
 
 ACKED_MAX = 32 * 1024
+NOTICES_MAX, NOTICE_SPAN_MS = 8, 500
 # As long as the text of one set may be.
 MOST_BITS = base64.b64encode(b"\xff" * 4_092).decode()
 
@@ -157,3 +158,36 @@ async def wait_for_pull(bench: Bench, expression: str) -> Command:
 
 async def wait_for_pop(bench: Bench, expression: str) -> Command:
     return await pop(bench.client, "T", queue=0, exp=expression, wait_ms=20_000, bornTime=0)
+
+
+@pytest.mark.abuse("A14")
+def test_changes_of_a_group_in_a_moment_are_told_to_its_members_together(tmp_path: Path) -> None:
+    """One heartbeat may name a group 256 times, with other topics each time; a notice went to each member for each."""
+    members, notices = 20, 0
+
+    def told(_: object, command: Command) -> None:
+        nonlocal notices
+        notices += 1
+
+    def beat(number: int, topics: list[str]) -> bytes:
+        consumers = tuple(
+            ConsumerData("g", subscriptions=(SubscriptionData(topic, sub_version=1),)) for topic in topics
+        )
+        return HeartbeatData(f"client@{number}", consumers=consumers).encode()
+
+    async def scenario() -> None:
+        nonlocal notices
+        async with running(tmp_path) as bench:
+            clients = [bench.connect({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: told}) for _ in range(members)]
+            for number, client in enumerate(clients):
+                assert (await client.call(RequestCode.HEART_BEAT, body=beat(number, ["A"]))).code == 0
+            await asyncio.sleep(2 * NOTICE_SPAN_MS / 1000)
+            notices = 0
+            assert (await clients[0].call(RequestCode.HEART_BEAT, body=beat(0, ["A", "B"] * 128))).code == 0
+            for client in clients:  # what was sent to it before has been handled with this answer
+                assert (await client.call(30, {"topic": "T", "queueId": "0"})).code == 0
+            assert notices <= NOTICES_MAX * members
+            at_once = notices
+            await until(lambda: notices == at_once + members)  # and of the last change
+
+    run(scenario)
