@@ -19,7 +19,7 @@ import pytest
 from penstock.errors import CodecError
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
-from penstock.protocol.codes import RequestCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from tests.abuse.test_filters import million_additions_s
 from tests.abuse.test_limits_remoting import BIG
@@ -189,5 +189,36 @@ def test_changes_of_a_group_in_a_moment_are_told_to_its_members_together(tmp_pat
             assert notices <= NOTICES_MAX * members
             at_once = notices
             await until(lambda: notices == at_once + members)  # and of the last change
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A14")
+def test_question_to_all_members_of_a_group_counts_as_calls_to_clients(tmp_path: Path) -> None:
+    """A member with 100 connections that never answer had the broker wait for 100 answers, for each request of it."""
+    asked = 0
+
+    def silent(_: object, command: Command) -> None:
+        nonlocal asked
+        asked += 1
+
+    async def scenario() -> None:
+        async with running(tmp_path, relays_max=20) as bench:
+            for number in range(9):
+                member = bench.connect({RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: silent})
+                assert (await member.heartbeat("g", client_id=f"c@{number}")).code == 0
+            fields = {"topic": "T", "group": "g"}
+            questions = [
+                asyncio.ensure_future(
+                    bench.client.call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+                )
+                for _ in range(10)
+            ]
+            await until(lambda: sum(one.done() for one in questions) >= 8)
+            assert {one.result().code for one in questions if one.done()} == {ResponseCode.SYSTEM_BUSY}
+            assert asked <= 18
+            for one in questions:
+                one.cancel()
+            await asyncio.gather(*questions, return_exceptions=True)
 
     run(scenario)
