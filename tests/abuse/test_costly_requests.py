@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 import tracemalloc
 from dataclasses import replace
@@ -16,17 +17,21 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.transaction_ends import TransactionEnds
 from penstock.errors import CodecError
 from penstock.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.topic_names import HALF_DONE_TOPIC
+from penstock.remoting.threads import WORKERS
 from tests.abuse.test_filters import million_additions_s
 from tests.abuse.test_limits_remoting import BIG
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
 from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
 from tests.support.running_broker import Bench, run, running
+from tests.support.transaction_bench import COMMIT, end, prepare
 from tests.waiting import until
 
 ACKED_MAX = 32 * 1024
@@ -220,5 +225,36 @@ def test_question_to_all_members_of_a_group_counts_as_calls_to_clients(tmp_path:
             for one in questions:
                 one.cancel()
             await asyncio.gather(*questions, return_exceptions=True)
+
+    run(scenario)
+
+
+@pytest.mark.abuse("A14")
+def test_ends_of_transactions_that_are_over_leave_threads_to_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is looked up in index and log. A producer that repeated its end a thousand times took all threads of the
+    loop, and the journal of the tables was not written."""
+    gate, busy = threading.Semaphore(0), 0
+
+    def slow(ends: TransactionEnds, half: object) -> bool:
+        nonlocal busy
+        busy += 1
+        return gate.acquire(timeout=30)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+            half = await prepare(bench.client, "U1")
+            assert (await end(bench.client, half, COMMIT)).code == 0
+            await until(lambda: bench.broker.store.max_offset(HALF_DONE_TOPIC, 0) == 1)
+            monkeypatch.setattr(TransactionEnds, "find_committed", slow)
+            again = [asyncio.ensure_future(end(bench.client, half, COMMIT)) for _ in range(40)]
+            await until(lambda: busy >= WORKERS)
+            # A change that has to be in the journal before it is answered.
+            await bench.connect().heartbeat("another")
+            await asyncio.sleep(0.2)
+            assert busy == WORKERS
+            gate.release(40)
+            assert {answer.code for answer in await asyncio.gather(*again)} == {0}
 
     run(scenario)
