@@ -12,21 +12,29 @@ import json
 import threading
 import time
 import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.transaction_ends import TransactionEnds
+from penstock.coordinator.balancing_part import BalancingPart
 from penstock.errors import CodecError
-from penstock.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from penstock.protocol.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
+from penstock.protocol.bodies.balance import ClientBeatBody, ClientKind
 from penstock.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody, decode_bits
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.topic_names import HALF_DONE_TOPIC
+from penstock.remoting import RemotingClient
 from penstock.remoting.threads import WORKERS
+from penstock.runtime import Runtime
+from tests.abuse.limits import limit
 from tests.abuse.test_filters import million_additions_s
 from tests.abuse.test_limits_remoting import BIG
+from tests.support.coordinator_wire import coordinator, leading
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
 from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
@@ -258,3 +266,41 @@ def test_ends_of_transactions_that_are_over_leave_threads_to_the_broker(
             assert {answer.code for answer in await asyncio.gather(*again)} == {0}
 
     run(scenario)
+
+
+@limit("coordinator.reported_queues_max")
+@pytest.mark.abuse("A14")
+def test_coordinator_keeps_only_so_much_of_what_clients_report() -> None:
+    """150 members of one group with 20,000 made-up queues each took 1.4 GiB, and each round more than the two seconds
+    of a master's lease; ids of producers could be megabytes long."""
+
+    def report(client: str, *queues: MessageQueue, kind: ClientKind = ClientKind.CONSUMER, sequence: int = 1) -> bytes:
+        return ClientBeatBody(client, "g", kind, topics=("T",), queues=queues, sequence=sequence).encode()
+
+    async def scenario() -> None:
+        async with coordinator(parts=(BalancingPart,), reported_queues_max=50) as server, peer() as client:
+            await leading(server)
+
+            async def code(body: bytes) -> int:
+                return (await client.call(server.address, Command(RequestCode.CLIENT_BEAT, {}, body))).code
+
+            queues = [MessageQueue("T", "b", number) for number in range(60)]
+            assert await code(report("a", *queues[:30])) == 0
+            assert await code(report("b", *queues[:30])) == ResponseCode.INVALID_PARAMETER
+            assert await code(report("b", *queues[30:40])) == 0
+            assert await code(report("b", *queues[30:60], sequence=2)) == ResponseCode.INVALID_PARAMETER
+            long = MessageQueue("T", "b" * 100_000, 0)
+            assert await code(report("c", long)) == ResponseCode.INVALID_PARAMETER
+            for size, expected in ((100, 0), (100_000, ResponseCode.INVALID_PARAMETER)):
+                assert await code(report("p" * size, kind=ClientKind.PRODUCER)) == expected
+
+    run(scenario)
+
+
+@asynccontextmanager
+async def peer() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(runtime=Runtime.system())
+    try:
+        yield client
+    finally:
+        await client.close()
