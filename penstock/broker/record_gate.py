@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.broker import property_text as text
@@ -231,14 +232,16 @@ class RecordGate:
                 "search the topic that the message was sent to",
             )
 
-    def by_key(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredRecord]:
-        """Records of the newest messages of a topic with a key, newest first. The positions are the index's, which
-        the broker writes; topic and key are compared with the record. Any thread may call this."""
+    def by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[StoredRecord]:
+        """Records of the newest messages of a topic with a key, newest first, each read when it is asked for. The
+        positions are the index's, which the broker writes; topic and key are compared with the record. Any thread may
+        call this."""
         if is_hidden(topic):
-            return []
-        found = self._store.reader.query(topic, key, limit, begin_ms, end_ms)
-        places = [message.physical_offset for message in found]
-        return [record for place in places if (record := record_at(self._store, place)) is not None]
+            return
+        for message in self._store.reader.matches(topic, key, begin_ms, end_ms):
+            record = record_at(self._store, message.physical_offset)
+            if record is not None:
+                yield record
 
     def permit(self, record: StoredRecord, *actions: Action, topic: str = "") -> None:
         """Refuse, with 16, what the user may not do with this record: with the topic that it is in (or `topic`, where

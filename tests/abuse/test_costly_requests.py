@@ -304,3 +304,26 @@ async def peer() -> AsyncIterator[RemotingClient]:
         yield client
     finally:
         await client.close()
+
+
+@pytest.mark.abuse("A14")
+def test_search_by_key_keeps_no_more_messages_than_it_answers(tmp_path: Path) -> None:
+    """64 messages of 4 MiB were all in memory before the first 8 MiB of them were answered, for each search."""
+    size, count = 900_000, 60
+
+    async def scenario() -> None:
+        async with running(tmp_path, store=replace(BIG, max_message_size_bytes=1 << 20)) as bench:
+            for _ in range(count):
+                assert (await bench.client.send("T", bytes(size), KEYS="k")).code == 0
+            search = {"topic": "T", "key": "k", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+            tracemalloc.start()
+            try:
+                answer = await bench.client.call(RequestCode.QUERY_MESSAGE, search)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert answer.code == 0
+            # The client of this test, in the same process, has the answer as well, and joins its pieces.
+            assert len(answer.body) < most < 5 * len(answer.body) < count * size
+
+    run(scenario)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
+from itertools import islice
 
 from penstock.broker.consumers import Consumers
 from penstock.broker.record_gate import RecordGate
@@ -28,6 +29,7 @@ from penstock.security import Guard
 from penstock.security.policy import Action
 from penstock.store import MessageStore
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.key_index import QUERY_MAX
 
 UNIQUE_KEY_MAX = 32
 ENTRIES_MAX = 1_024
@@ -74,7 +76,8 @@ class QueryProcessor:
         """In a thread: the records of the newest messages with the key, in the order of the log."""
         records: list[bytes] = []
         size = 0
-        for record in self._gate.by_key(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
+        found = self._gate.by_key(topic, key, max(begin_ms, 0), max(end_ms, 0))
+        for record in islice(found, min(max(limit, 1), QUERY_MAX)):
             size += len(record.data)
             if records and size > ANSWER_BYTES_MAX:
                 break
