@@ -12,6 +12,7 @@ import json
 import threading
 import time
 import tracemalloc
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock._hot.index import find_key
+from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE
+from penstock._hot.mapped import MappedBytes
 from penstock.broker.transaction_ends import TransactionEnds
 from penstock.coordinator.balancing_part import BalancingPart
 from penstock.errors import CodecError
@@ -327,3 +331,37 @@ def test_search_by_key_keeps_no_more_messages_than_it_answers(tmp_path: Path) ->
             assert len(answer.body) < most < 5 * len(answer.body) < count * size
 
     run(scenario)
+
+
+@pytest.mark.abuse("A14")
+def test_search_through_a_long_chain_of_keys_lets_other_threads_work() -> None:
+    """Messages with the same key 16,000 times each make a chain of millions of entries; a search for a time before
+    them walks all of it, and held the interpreter, and with it the event loop, for half a second for each file."""
+    slots, count = 1, 3_000_000
+    entries = array("i", bytes(ENTRY_SIZE * count))
+    entries[3::5] = array("i", [1_000]) * count
+    entries[4::5] = array("i", range(-1, count - 1))
+    entries.byteswap()
+    file = MappedBytes(bytes(INDEX_HEADER_SIZE) + (count - 1).to_bytes(4, "big") + entries.tobytes())
+    longest, is_over = 0.0, False
+
+    def tick() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not is_over:
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    shares = []
+    try:
+        for _ in range(5):
+            longest, started = 0.0, time.perf_counter()
+            assert find_key(file, None, slots, count, 0, 0, 0, 500_000, 256) == []
+            shares.append(longest / (time.perf_counter() - started))
+    finally:
+        is_over = True
+        ticking.join()
+    # Of the time of a search: it was all of it.
+    assert min(shares) < 0.5
