@@ -128,7 +128,9 @@ def test_entries_of_a_queue_are_shown_without_reading_their_messages(tmp_path: P
         for _ in range(3):
             answer = await bench.client.call(RequestCode.QUERY_CONSUME_QUEUE, fields)
             assert answer.code == 0
-            assert [one["msg"] for one in json.loads(answer.body)["queueData"]] == [f"U{n}" for n in range(128)]
+            assert [one["msg"] for one in json.loads(answer.body)["queueData"]] == [
+                f"U{n}" for n in range(128)
+            ]
         return time.process_time() - started
 
     async def scenario() -> None:
@@ -278,7 +280,9 @@ def test_coordinator_keeps_only_so_much_of_what_clients_report() -> None:
     """150 members of one group with 20,000 made-up queues each took 1.4 GiB, and each round more than the two seconds
     of a master's lease; ids of producers could be megabytes long."""
 
-    def report(client: str, *queues: MessageQueue, kind: ClientKind = ClientKind.CONSUMER, sequence: int = 1) -> bytes:
+    def report(
+        client: str, *queues: MessageQueue, kind: ClientKind = ClientKind.CONSUMER, sequence: int = 1
+    ) -> bytes:
         return ClientBeatBody(client, "g", kind, topics=("T",), queues=queues, sequence=sequence).encode()
 
     async def scenario() -> None:
@@ -319,7 +323,13 @@ def test_search_by_key_keeps_no_more_messages_than_it_answers(tmp_path: Path) ->
         async with running(tmp_path, store=replace(BIG, max_message_size_bytes=1 << 20)) as bench:
             for _ in range(count):
                 assert (await bench.client.send("T", bytes(size), KEYS="k")).code == 0
-            search = {"topic": "T", "key": "k", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+            search = {
+                "topic": "T",
+                "key": "k",
+                "maxNum": "64",
+                "beginTimestamp": "0",
+                "endTimestamp": str(2**62),
+            }
             tracemalloc.start()
             try:
                 answer = await bench.client.call(RequestCode.QUERY_MESSAGE, search)
