@@ -448,10 +448,12 @@ class PopService:
                 for left in due[place:]:
                     self.state.again(left, now_ms + RETRY_MS)
                 raise
-            except PenstockError as error:
-                # Only this one cannot be given back; the others must not wait for it.
+            except Exception as error:
+                # Only this one cannot be given back, whatever its messages are; the others must not wait for it.
                 _LOG.error(
-                    "popped messages of %s cannot be given back, and are tried again: %s", check.key, error
+                    "popped messages of %s cannot be given back, and are tried again: %s",
+                    *(check.key, error),
+                    exc_info=None if isinstance(error, PenstockError) else error,
                 )
                 self.state.again(check, now_ms + STUCK_RETRY_MS)
 

@@ -41,8 +41,8 @@ from tests.abuse.test_limits_remoting import BIG
 from tests.support.coordinator_wire import coordinator, leading
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
-from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped
-from tests.support.running_broker import Bench, run, running
+from tests.support.popping import BROKER_NAME, fill, open_checks, pop, popped, take
+from tests.support.running_broker import Bench, run, running, send_fields
 from tests.support.transaction_bench import COMMIT, end, prepare
 from tests.waiting import until
 
@@ -375,3 +375,36 @@ def test_search_through_a_long_chain_of_keys_lets_other_threads_work() -> None:
         ticking.join()
     # Of the time of a search: it was all of it.
     assert min(shares) < 0.5
+
+
+@pytest.mark.abuse("A16")
+@pytest.mark.parametrize("tries", [2**31 - 1, -(2**31), -5])
+def test_message_that_says_any_number_of_tries_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """One more than the largest number fits no record: the error ended what POP gives back, and what was due with it
+    never came again, whoever had popped it. Negative ones were delay levels below the first, which were refused."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, pop_invisible_min_ms=1, pop_from_retry_percent=100) as bench:
+            sent = await bench.client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Odd", j=tries), b"odd")
+            assert sent.code == 0
+            assert (await bench.client.send("T", b"victim")).code == 0
+            assert bench.broker.pop is not None
+            service = bench.broker.pop.service
+            due = service.state.due
+            # Both are due in one turn, the odd one first.
+            monkeypatch.setattr(
+                service.state, "due", lambda *now: due(*now) if len(service.state.open) == 2 else []
+            )
+            assert [one.message.body for one in await take(bench.client, "Odd", invisible_ms=1)] == [b"odd"]
+            assert [
+                one.message.body for one in await take(bench.client, "T", invisible_ms=1, group="g2")
+            ] == [b"victim"]
+            await until(lambda: not service.state.open)
+            [again] = await take(bench.client, "T", group="g2")
+            assert (again.message.body, again.tries) == (b"victim", 1)
+            fields = {"group": "g", "offset": str(int(sent.fields["msgId"][-16:], 16)), "delayLevel": "0"}
+            assert (await bench.client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+
+    run(scenario)
