@@ -408,3 +408,36 @@ def test_message_that_says_any_number_of_tries_is_tried_again(
             assert (await bench.client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
 
     run(scenario)
+
+
+@pytest.mark.abuse("A3")
+def test_topics_and_groups_are_not_nested_deeper_than_their_tables_can_be_read(tmp_path: Path) -> None:
+    """Members that no version has are kept. Nested almost as deep as a request may be, they were too deep in the
+    file: the broker did not start any more, its replicas and name servers refused what it told."""
+    deep, flat = "[" * 28 + "]" * 28, "[[1]]"
+    policy = '"groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1],"x":%s}}'
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bench:
+
+            async def code(request: int, body: str) -> int:
+                return (await bench.client.call(request, body=body.encode())).code
+
+            for extra, expected in ((deep, ResponseCode.INVALID_PARAMETER), (flat, ResponseCode.SUCCESS)):
+                group, topic = f'{{"groupName":"g","x":{extra}}}', f'{{"topicName":"U","x":{extra}}}'
+                nested = f'{{"groupName":"g",{policy % extra}}}'
+                for request, body in (
+                    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group),
+                    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, nested),
+                    (
+                        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+                        f'{{"groupConfigList":[{group}]}}',
+                    ),
+                    (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, f'{{"topicConfigList":[{topic}]}}'),
+                ):
+                    assert await code(request, body) == expected, body
+        async with running(tmp_path) as bench:
+            assert bench.broker.groups.find("g") is not None
+            assert bench.broker.topics.get("U") is not None
+
+    run(scenario)
