@@ -17,3 +17,7 @@ cdef class SlotTable:
     cdef public long long end_phy
     cdef void _put(self, unsigned char *entry, Py_ssize_t at, unsigned char *dirty, int key_hash, long long phy,
                    long long timestamp) noexcept nogil
+
+cdef long long _next_match(const unsigned char *p, Py_ssize_t size, Py_ssize_t entries_at, long long entries_end,
+                           long long number, long long begin, long long wanted, long long from_ms,
+                           long long to_ms) noexcept nogil

@@ -184,11 +184,11 @@ def find_key(
     entries_end: cython.longlong = next_entry
     begin: cython.longlong = min(max(begin_timestamp, -POSITION_MAX), POSITION_MAX)
     wanted: cython.longlong = key_hash
+    from_ms: cython.longlong = begin_ms
+    to_ms: cython.longlong = end_ms
     number: cython.longlong
     slot: cython.Py_ssize_t = key_hash % slots
     at: cython.Py_ssize_t
-    seconds: cython.longlong
-    time_ms: cython.longlong
     previous: cython.longlong
     found: list = []
     if entries_end <= 1 or entries_at + entries_end * ENTRY_SIZE > size:
@@ -198,25 +198,55 @@ def find_key(
     else:
         number = get_i32(p, INDEX_HEADER_SIZE + slot * 4)
     while number > 0 and len(found) < limit:
+        # Without the interpreter lock: producers choose keys, and a whole file may be one chain.
+        with cython.nogil:
+            number = _next_match(p, size, entries_at, entries_end, number, begin, wanted, from_ms, to_ms)
+        if number <= 0:
+            break
         at = entries_at + number * ENTRY_SIZE
-        if at + ENTRY_SIZE > size:
-            break
-        if number >= entries_end:
-            # Written by somebody who has not counted it yet, or never did: it only leads to older ones.
-            previous = get_i32(p, at + 16)
-            if previous >= number:
-                break
-            number = previous
-            continue
-        seconds = get_i32(p, at + 12)
+        found.append(get_i64(p, at + 4))
         previous = get_i32(p, at + 16)
-        time_ms = begin + seconds * 1000
-        # The entry keeps whole seconds: a record of the last part of `begin_ms`'s second must still match.
-        if seconds < 0 or time_ms + 999 < begin_ms:
-            break
-        if get_i32(p, at) == wanted and time_ms <= end_ms:
-            found.append(get_i64(p, at + 4))
         if previous >= number:  # a chain only goes back; anything else is damage and would not end
             break
         number = previous
     return found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
+def _next_match(
+    p: cython.p_const_uchar,
+    size: cython.Py_ssize_t,
+    entries_at: cython.Py_ssize_t,
+    entries_end: cython.longlong,
+    number: cython.longlong,
+    begin: cython.longlong,
+    wanted: cython.longlong,
+    from_ms: cython.longlong,
+    to_ms: cython.longlong,
+) -> cython.longlong:
+    """The first entry of a chain, from this one on, with this hash and a time in the range; 0 if there is none."""
+    at: cython.Py_ssize_t
+    seconds: cython.longlong
+    time_ms: cython.longlong
+    previous: cython.longlong
+    while number > 0:
+        at = entries_at + number * ENTRY_SIZE
+        if at + ENTRY_SIZE > size:
+            break
+        previous = get_i32(p, at + 16)
+        # One behind the end was written by somebody who has not counted it yet, or never did: it only leads to older
+        # ones.
+        if number < entries_end:
+            seconds = get_i32(p, at + 12)
+            time_ms = begin + seconds * 1000
+            # The entry keeps whole seconds: a record of the last part of `from_ms`'s second must still match.
+            if seconds < 0 or time_ms + 999 < from_ms:
+                break
+            if get_i32(p, at) == wanted and time_ms <= to_ms:
+                return number
+        if previous >= number:  # a chain only goes back; anything else is damage and would not end
+            break
+        number = previous
+    return 0

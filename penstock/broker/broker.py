@@ -448,6 +448,7 @@ class Broker:
         self.topics.on_delete.append(self.statistics.forget_topic)
         self._timers.every(1_000, self.statistics.tick)
         self._timers.every(TICK_MS, self.sequences.tick)
+        self._timers.every(TICK_MS, self.consumers.tick)
         self._timers.every(self.options.offset_save_interval_ms, self._journal.sync_soon)
         self._timers.every(self.store_options.clean_interval_ms, self._tell_of_timers)
         self._timers.every(self.options.channel_scan_interval_ms, self._scan)

@@ -3,8 +3,10 @@
 Rules. A member is a connection; it lives as long as its heartbeats and its connection do. Subscriptions belong
 to the group: each full heartbeat replaces the list of topics, and a topic's expression only by a newer version.
 When a member comes or goes, or the list of topics changes, the members of a clustering group are told at
-once (one-way, code 40), so that they share the queues anew; they are never waited for. Owned by the event
-loop; the limits of a heartbeat are checked before it gets here.
+once (one-way, code 40), so that they share the queues anew; they are never waited for. Members of a group that
+changes again and again are told a few times, then of all changes of a moment together (`tick`): a notice goes to
+every member, however small the request was that caused it. Owned by the event loop; the limits of a heartbeat are
+checked before it gets here.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ from penstock.runtime import Clock
 
 _LOG = logging.getLogger("penstock.broker")
 Subscription = SubscriptionData
+# How often members are told of changes at once within so long; of further ones when it is over.
+NOTICES_MAX = 8
+NOTICE_SPAN_MS = 500
 
 
 @dataclass(slots=True)
@@ -44,6 +49,9 @@ class ConsumerGroup:
     notify: bool = True
     # Of the last heartbeat that had one; says whether the short form of the next will do.
     fingerprint: int = 0
+    # Since when notices are counted, and how many there were.
+    _span_ms: int = -NOTICE_SPAN_MS
+    _notices: int = 0
     _members: dict[Connection, ClientChannel] = field(default_factory=dict)
     _subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
@@ -96,6 +104,8 @@ class Consumers:
         self._clock = clock
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
+        # Groups whose members are to be told with a later tick.
+        self._untold: dict[str, ConsumerGroup] = {}
         # Told of a group that a connection is no member of any more.
         self.on_leave: list[Callable[[str, Connection], None]] = []
 
@@ -188,6 +198,14 @@ class Consumers:
                 self._tell(group)
         return [*silent]
 
+    def tick(self) -> None:
+        """Tell members of changes that had to wait."""
+        now_ms = self._clock.monotonic_ms()
+        for name, group in [*self._untold.items()]:
+            if now_ms - group._span_ms >= NOTICE_SPAN_MS:
+                del self._untold[name]
+                self._tell(group)
+
     def _remove(self, group: ConsumerGroup, connection: Connection) -> None:
         channel = group._members.pop(connection)
         _LOG.info("consumer %s leaves group %s", channel.client_id, group.name)
@@ -200,10 +218,16 @@ class Consumers:
         for listener in self.on_leave:
             listener(group.name, connection)
 
-    @staticmethod
-    def _tell(group: ConsumerGroup) -> None:
-        """Everyone in a clustering group shares the queues anew."""
+    def _tell(self, group: ConsumerGroup) -> None:
+        """Everyone in a clustering group shares the queues anew, now or with the next tick."""
         if not group.notify or group.message_model is MessageModel.BROADCASTING:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - group._span_ms >= NOTICE_SPAN_MS:
+            group._span_ms, group._notices = now_ms, 0
+        group._notices += 1
+        if group._notices > NOTICES_MAX:
+            self._untold[group.name] = group
             return
         for channel in group.members:
             notice = Command(

@@ -27,6 +27,10 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.topic_names import RETRY_PREFIX
 from penstock.runtime import Clock
 
+# What a subscription takes in memory at most for each character of its expression: compiled, or as tags with their
+# hashes.
+EXPRESSION_COST = 16
+TAGS_COST = 32
 # Says of a record's properties whether it is wanted.
 Wanted = Callable[[bytes], bool]
 _RETRY_KEYS = property_keys([RETRY_TOPIC])
@@ -85,6 +89,14 @@ class Filters:
                 code = ResponseCode.FILTER_DATA_NOT_EXIST
                 by_topic[subscription.topic] = _wanted(self._options, subscription, code)
         return _by_retry_topic(by_topic)
+
+
+def expression_bytes(subscription: SubscriptionData) -> int:
+    """The memory that the expression of a request takes while the request waits."""
+    if subscription.is_all:
+        return 0
+    cost = TAGS_COST if subscription.is_tag_type else EXPRESSION_COST
+    return cost * len(subscription.sub_string)
 
 
 def check_filter(options: BrokerOptions, subscription: SubscriptionData) -> None:

@@ -2,10 +2,15 @@
 
 Rules: a refusal costs less than what it refuses, is made before anything is stored, and says three things: what
 is wrong, how far over the limit it is, and after which time trying again makes sense. That time is also in
-the answer's header (`penstockRetryAfterMs`), so that a client need not read English. Owned by the event loop.
+the answer's header (`penstockRetryAfterMs`), so that a client need not read English. Where others have filled the
+room, a topic that has hardly anything in it gets in a little longer, and so does what the broker stores for itself:
+one batch may have as many messages as there is room for. Owned by the event loop.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
 
 from penstock.broker.options import BrokerOptions
 from penstock.errors import DiskFullError, RequestError, StoreError
@@ -19,8 +24,15 @@ RETRY_AFTER_FIELD = "penstockRetryAfterMs"
 # What a first guess at the time of a flush is, before any was seen.
 _FIRST_GUESS_MS = 20
 _LONGEST_HINT_MS = 5_000
+# What share of the room a topic may have that gets in although the room is full, and how much more there is for such.
+_SMALL_SHARE = 100
+_MORE_ROOM = 4
 # Topics that are written on behalf of messages which are stored already.
 _BROKERS_OWN = (RETRY_PREFIX, DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC)
+
+
+# Topics with how many messages and bytes.
+Parts = Iterable[tuple[str, int, int]]
 
 
 class BusyError(RequestError):
@@ -61,6 +73,11 @@ class FlowControl:
         self._clock = clock
         self.waiting = 0
         self.waiting_bytes = 0
+        # Of each topic that has some: how many messages wait, and how many bytes.
+        self._messages_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+        # What got in since the room is full: requests, and their bytes.
+        self._over = self._over_bytes = 0
         self.refused = 0
         # Smoothed time from the append to the flush, of the sends that waited for one.
         self._flush_ms = float(_FIRST_GUESS_MS)
@@ -71,12 +88,21 @@ class FlowControl:
 
     # -- sends -----------------------------------------------------------------------------------------------
 
-    def admit(self, size: int) -> None:
-        """Let a send in, or say why not. Only sends that wait for a flush fill the room."""
+    def admit(self, size: int, topic: str | None = None) -> None:
+        """Let a send to a topic in, or what the broker stores for itself, or say why not. Only sends that wait for a
+        flush fill the room."""
         options = self.options
-        if self.waiting < options.sends_waiting_max and (
-            self.waiting_bytes + size <= options.sends_waiting_bytes_max or not self.waiting
-        ):
+        most, most_bytes = options.sends_waiting_max, options.sends_waiting_bytes_max
+        if self.waiting < most and (self.waiting_bytes + size <= most_bytes or not self.waiting):
+            return
+        is_small = topic is None or (
+            self._messages_of[topic] < most // _SMALL_SHARE
+            and self._bytes_of[topic] + size <= most_bytes // _SMALL_SHARE
+        )
+        more, more_bytes = most // _MORE_ROOM, most_bytes // _MORE_ROOM
+        if is_small and self._over < more and self._over_bytes + size <= more_bytes:
+            self._over += 1
+            self._over_bytes += size
             return
         self.refused += 1
         raise BusyError(
@@ -97,15 +123,26 @@ class FlowControl:
             ResponseCode.SERVICE_NOT_AVAILABLE,
         )
 
-    def began(self, count: int, size: int) -> None:
-        """Messages began to wait for their flush."""
+    def began(self, count: int, size: int, parts: Parts = ()) -> None:
+        """Messages began to wait for their flush; `parts` are topics with their messages and bytes."""
         self.waiting += count
         self.waiting_bytes += size
+        for topic, messages, topic_bytes in parts:
+            self._messages_of[topic] += messages
+            self._bytes_of[topic] += topic_bytes
 
-    def ended(self, count: int, size: int, took_ms: int) -> None:
+    def ended(self, count: int, size: int, took_ms: int, parts: Parts = ()) -> None:
         """They wait no more."""
         self.waiting -= count
         self.waiting_bytes -= size
+        options = self.options
+        if self.waiting < options.sends_waiting_max and self.waiting_bytes < options.sends_waiting_bytes_max:
+            self._over = self._over_bytes = 0
+        for topic, messages, topic_bytes in parts:
+            self._messages_of[topic] -= messages
+            self._bytes_of[topic] -= topic_bytes
+            if not self._messages_of[topic]:
+                del self._messages_of[topic], self._bytes_of[topic]
         self._flush_ms += (took_ms - self._flush_ms) / 8
 
     @property

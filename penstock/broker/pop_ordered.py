@@ -126,14 +126,14 @@ class OrderedPops:
         lot = self.lots.find(key.queue, key.pop_time)
         return lot is not None and offset >= lot.position() and offset not in lot.offsets
 
-    def wanted(self, acks: Acks) -> list[tuple[OrderedLot, int]]:
-        """Those that somebody waits for: lots, and the bits of their messages."""
-        found = []
+    def wanted(self, acks: Acks) -> dict[OrderedLot, int]:
+        """Those that somebody waits for: lots, each once, and the bits of their messages."""
+        found: dict[OrderedLot, int] = {}
         for key, offsets in acks:
             lot = self.lots.find(key.queue, key.pop_time)
             bits = 0 if lot is None else lot.bits(offsets)
             if lot is not None and bits:
-                found.append((lot, bits))
+                found[lot] = found.get(lot, 0) | bits
         return found
 
     def ack_request(self, lot: OrderedLot, bits: int) -> AppendRequest:
@@ -160,7 +160,7 @@ class OrderedPops:
         found = self.wanted([(key, [offset])])
         if not found:
             return False
-        [(lot, _)] = found
+        [lot] = found
         span = self._clock.monotonic_ms() - lot.began_ms + invisible_ms
         spans = [*lot.notes.spans]
         spans[lot.offsets.index(offset)] = span
@@ -187,7 +187,7 @@ class OrderedPops:
     def replay(self, record: Ordered | Acknowledged) -> None:
         """Apply a record of the revive topic, in the order of the log."""
         if isinstance(record, Acknowledged):
-            for lot, bits in self.wanted([(record.key, record.offsets)]):
+            for lot, bits in self.wanted([(record.key, record.offsets)]).items():
                 self.acknowledge(lot, bits)
             return
         check, notes = record.check, record.notes

@@ -36,6 +36,8 @@ class Waiting:
     answer: Callable[[Connection, bool], Command | Later | None]
     # -1: all of them.
     queue_id: int = ALL_QUEUES
+    # Memory that it takes besides its request.
+    size: int = 0
 
 
 class Later:
@@ -93,7 +95,7 @@ class PopPolling:
             self._keys.setdefault(name.encode(), {})[key] = name == topic
         if queue_id != ALL_QUEUES:
             self._queues.setdefault(key, set()).add(queue_id)
-        self._polls.hold(connection, key, queue_id, waiting, wait_ms, waiting.command.size)
+        self._polls.hold(connection, key, queue_id, waiting, wait_ms, waiting.command.size + waiting.size)
         self._polls.wake(key, queue_id)
 
     def wake(self, group: str, topic: str, queue_id: int = ALL_QUEUES) -> None:

@@ -90,9 +90,9 @@ class PopReturns:
         is_foreign = kind == RETRY_V1 and self._names.is_guarded and self._names.is_shared(queue.group, topic)
         put = {}
         was_tried = queue.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-        if message.reconsume_times == 0:
+        if message.tries == 0:
             put[FIRST_POP_TIME] = str(check.key.pop_time)
-        if message.reconsume_times >= group.retry_max_times:
+        if message.tries >= group.retry_max_times:
             place = self._topics.ensure(dead_letter_topic(group.name), 1).name
             put[text.RETRY_TOPIC] = (
                 message.properties.get(text.RETRY_TOPIC, queue.topic) if is_foreign else topic
@@ -120,7 +120,7 @@ class PopReturns:
             message.born_host.encode(),
             message.flag,
             message.sys_flag & _BORN_AND_COMPRESSION,
-            message.reconsume_times + 1,
+            message.tries + 1,
         )
 
     def _retry_topic(self, group: str, topic: str) -> str:

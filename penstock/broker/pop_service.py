@@ -395,24 +395,25 @@ class PopService:
     def ack(self, acks: Acks, done: Done, ordered: Acks = ()) -> int:
         """Messages are done, some of them popped in order; how many of them were waited for. If none was, `done` is
         not called."""
-        wanted = []
+        # Each pop once, however often a request names it: it is one record.
+        wanted: dict[CheckPoint, int] = {}
         for key, offsets in acks:
             check = self.state.find(key)
             bits = 0 if check is None else check.bits(offsets)
             if check is not None and bits:
-                wanted.append((check, bits))
+                wanted[check] = wanted.get(check, 0) | bits
         lots = self.ordered.wanted(ordered)
-        requests = [self._ack(check, bits) for check, bits in wanted if check.revive_offset >= 0]
-        requests += [self.ordered.ack_request(lot, bits) for lot, bits in lots]
+        requests = [self._ack(check, bits) for check, bits in wanted.items() if check.revive_offset >= 0]
+        requests += [self.ordered.ack_request(lot, bits) for lot, bits in lots.items()]
         if requests:
             self.write(requests, done)
-        for check, bits in wanted:
+        for check, bits in wanted.items():
             self.state.ack(check, bits)
-        for lot, bits in lots:
+        for lot, bits in lots.items():
             self.ordered.acknowledge(lot, bits)
         if wanted and not requests:
             done(IN_MEMORY)
-        return sum(bits.bit_count() for _, bits in [*wanted, *lots])
+        return sum(bits.bit_count() for bits in (*wanted.values(), *lots.values()))
 
     def _ack(self, check: CheckPoint, bits: int) -> AppendRequest:
         offsets = [offset for place, offset in enumerate(check.offsets) if bits >> place & 1]
@@ -447,10 +448,12 @@ class PopService:
                 for left in due[place:]:
                     self.state.again(left, now_ms + RETRY_MS)
                 raise
-            except PenstockError as error:
-                # Only this one cannot be given back; the others must not wait for it.
+            except Exception as error:
+                # Only this one cannot be given back, whatever its messages are; the others must not wait for it.
                 _LOG.error(
-                    "popped messages of %s cannot be given back, and are tried again: %s", check.key, error
+                    "popped messages of %s cannot be given back, and are tried again: %s",
+                    *(check.key, error),
+                    exc_info=None if isinstance(error, PenstockError) else error,
                 )
                 self.state.again(check, now_ms + STUCK_RETRY_MS)
 

@@ -90,5 +90,5 @@ def membership_processors(
         ConsumeStatsProcessor(
             *(options, topics, groups, consumers, offsets, store, rates, clock, lambda: broker.address)
         ),
-        OffsetAdminProcessor(options, topics, groups, consumers, offsets, store),
+        OffsetAdminProcessor(options, topics, groups, consumers, offsets, store, broker.calls),
     ]

@@ -1,18 +1,21 @@
 """Producers that are connected, by group and by client id.
 
-Rules: a member lives as long as its connection and its heartbeats; a group without members is gone. The number
-of groups is limited (A14). Owned by the event loop; it sends nothing.
+Rules: a member lives as long as its connection and its heartbeats; a group without members is gone. The number of
+groups is limited (A14), and one user leaves a part of them to others: any name will do, and a producer that is not
+kept here is not asked about its transactions and gets no replies. Owned by the event loop; it sends nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
 from penstock.broker.channels import ClientChannel, Publisher
 from penstock.broker.options import BrokerOptions
 from penstock.remoting import Connection
 from penstock.runtime import Clock
+from penstock.runtime.shares import has_share
 
 _LOG = logging.getLogger("penstock.broker")
 
@@ -24,6 +27,9 @@ class Producers:
         self._options = options
         self._clock = clock
         self._groups: dict[str, dict[Connection, ClientChannel]] = {}
+        # Where users are asked who they are: whose first member made a group, and how many groups each has made.
+        self._makers: dict[str, str] = {}
+        self._made_by: Counter[str] = Counter()
         self._groups_of: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, dict[Connection, ClientChannel]] = {}
         self._turn = 0
@@ -48,10 +54,13 @@ class Producers:
         now_ms, seen_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         members = self._groups.get(group)
         if members is None:
-            if len(self._groups) >= self._options.producer_groups_max:
+            if not self._has_room(publisher):
                 _LOG.warning("producer group %s is ignored: there are too many", group)
                 return None
             members = self._groups[group] = {}
+            if publisher is not None:
+                self._makers[group] = publisher.user
+                self._made_by[publisher.user] += 1
         channel = members.get(connection)
         if channel is not None and channel.client_id == client_id:
             channel.touch(now_ms, seen_ms)
@@ -69,6 +78,13 @@ class Producers:
         else:
             self._by_client_id.setdefault(client_id, {})[connection] = channel
         return channel
+
+    def _has_room(self, publisher: Publisher | None) -> bool:
+        """Whether there may be one more group, made by this user."""
+        known, most = len(self._groups), self._options.producer_groups_max
+        if publisher is None:
+            return known < most
+        return has_share(self._made_by[publisher.user], known, most)
 
     def _is_anothers(self, client_id: str, publisher: Publisher | None) -> bool:
         """Replies go to the newest connection of a client id: a user must not take another's, nor an admin's, who has
@@ -111,6 +127,11 @@ class Producers:
         del members[channel.connection]
         if not members:
             del self._groups[group]
+            maker = self._makers.pop(group, None)
+            if maker is not None:
+                self._made_by[maker] -= 1
+                if not self._made_by[maker]:
+                    del self._made_by[maker]
         groups = self._groups_of[channel.connection]
         groups.discard(group)
         if not groups:

@@ -26,12 +26,21 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.broker import property_text as text
 from penstock.broker.topics import HOLDING_TOPICS
 from penstock.errors import CodecError, RequestError
-from penstock.message import StoredMessage, SystemFlag, decode_record, parse_message_id
+from penstock.message import (
+    StoredMessage,
+    SystemFlag,
+    decode_record,
+    parse_message_id,
+    pick_properties,
+    property_bytes,
+    property_keys,
+)
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.topic_names import STAGED_TOPIC
 from penstock.security import Guard
@@ -198,9 +207,21 @@ class RecordGate:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no message {message_id[:80]} here", hint)
         return record
 
-    def of_entry(self, entry: Entry, topic: str, queue_id: int) -> StoredRecord | None:
-        """The record of a queue entry."""
-        return None if is_hidden(topic) else record_of_entry(self._store, entry, topic, queue_id)
+    def property_of_entry(self, entry: Entry, topic: str, queue_id: int, name: str) -> str | None:
+        """One property of the record of a queue entry, if there is one. Nothing else of the record is read: a request
+        may name many entries, of large messages. Any thread may call this."""
+        view = None
+        if not is_hidden(topic) and not entry.is_filler and entry.size >= _SIZE_MIN:
+            view = self._store.log.slice(entry.position, entry.size)
+        if view is None:
+            return None
+        try:
+            begin, end = _topic_place(view)
+        except (struct.error, IndexError):
+            return None
+        named = (_I32.unpack_from(view)[0], _I32.unpack_from(view, 12)[0], bytes(view[begin:end]))
+        data = property_bytes(view) if named == (entry.size, queue_id, topic.encode()) else None
+        return None if data is None else pick_properties(data, property_keys((name,))).get(name)
 
     def check_search(self, topic: str) -> None:
         """Refuse a search through messages that wait for other topics, unless the user may see all of them."""
@@ -211,14 +232,16 @@ class RecordGate:
                 "search the topic that the message was sent to",
             )
 
-    def by_key(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredRecord]:
-        """Records of the newest messages of a topic with a key, newest first. The positions are the index's, which
-        the broker writes; topic and key are compared with the record. Any thread may call this."""
+    def by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[StoredRecord]:
+        """Records of the newest messages of a topic with a key, newest first, each read when it is asked for. The
+        positions are the index's, which the broker writes; topic and key are compared with the record. Any thread may
+        call this."""
         if is_hidden(topic):
-            return []
-        found = self._store.reader.query(topic, key, limit, begin_ms, end_ms)
-        places = [message.physical_offset for message in found]
-        return [record for place in places if (record := record_at(self._store, place)) is not None]
+            return
+        for message in self._store.reader.matches(topic, key, begin_ms, end_ms):
+            record = record_at(self._store, message.physical_offset)
+            if record is not None:
+                yield record
 
     def permit(self, record: StoredRecord, *actions: Action, topic: str = "") -> None:
         """Refuse, with 16, what the user may not do with this record: with the topic that it is in (or `topic`, where

@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from penstock._hot.records import AppendRequest
 from penstock.broker import half_messages as halves
@@ -228,7 +229,7 @@ class TransactionEnds:
         for topic in (half.topic, SCHEDULE_TOPIC):
             if not half.unique:
                 break
-            for message in self._store.reader.query(topic, half.unique, _FOUND_MAX):
+            for message in islice(self._store.reader.matches(topic, half.unique), _FOUND_MAX):
                 if message.sys_flag & _TRANSACTION_BITS != TransactionKind.COMMIT:
                     continue
                 record = record_at(self._store, message.prepared_transaction_offset)

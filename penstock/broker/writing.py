@@ -150,7 +150,7 @@ class MessageWriter:
     ) -> None:
         """Store messages of one topic with one write. Raises if nothing was stored; else `done` is called, now or
         later. A request that fits no record has `size` -1 afterwards; if none fits, that raises too."""
-        started_ms, stored = self._append(requests, demand)
+        started_ms, stored = self._append(requests, demand, topic)
         size = sum(request.size for request in stored)
         self._wait(((topic, len(stored), size),), _end(stored), demand, started_ms, done)
 
@@ -162,10 +162,10 @@ class MessageWriter:
         self._wait(parts, _end(stored), None, started_ms, done)
 
     def _append(
-        self, requests: Sequence[AppendRequest], demand: Durability | None
+        self, requests: Sequence[AppendRequest], demand: Durability | None, topic: str | None = None
     ) -> tuple[int, list[AppendRequest]]:
         """When it began, and what is in the log."""
-        self._flow.admit(sum(len(request.body) for request in requests))
+        self._flow.admit(sum(len(request.body) for request in requests), topic)
         self._ask_replicas(demand, len(requests))
         started_ms = self._clock.monotonic_ms()
         try:
@@ -209,7 +209,7 @@ class MessageWriter:
         done: Callable[[BatchResult, Written], None],
     ) -> BatchResult:
         """Store a client's encoded batch, all of it or nothing; where it is. `done` may have been called then."""
-        self._flow.admit(len(batch))
+        self._flow.admit(len(batch), topic)
         self._ask_replicas(demand, 1)
         self.queue(topic, queue_id)
         started_ms = self._clock.monotonic_ms()
@@ -310,7 +310,7 @@ class MessageWriter:
         waiting.count += held
         waiting.awaits_flush = self._is_sync or level is Durability.FLUSHED
         waiting.awaits_replicas = level is Durability.REPLICATED
-        self._flow.began(waiting.count, waiting.size)
+        self._flow.began(waiting.count, waiting.size, waiting.parts)
         self._waiting.append(waiting)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TIMER_MS / 1000, self._look_at_time)
@@ -359,7 +359,7 @@ class MessageWriter:
         """Messages wait no more: count them and tell."""
         waiting.is_over = True
         took_ms = self._clock.monotonic_ms() - waiting.since_ms
-        self._flow.ended(waiting.count, waiting.size, took_ms)
+        self._flow.ended(waiting.count, waiting.size, took_ms, waiting.parts)
         if written.error is None:
             for topic, count, size in waiting.parts:
                 self._statistics.put(topic, count, size, took_ms)

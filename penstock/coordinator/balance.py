@@ -142,6 +142,11 @@ class Member:
     # What brokers refused it lately, and who has it there.
     refused: dict[MessageQueue, LeasedElsewhere] = field(default_factory=dict)
 
+    @property
+    def reported(self) -> int:
+        """Queues that are kept of its report."""
+        return len(self.held) + len(self.refused)
+
 
 class GroupBalance:
     """One group."""
@@ -195,6 +200,11 @@ class GroupBalance:
     @property
     def queues(self) -> Mapping[str, tuple[MessageQueue, ...]]:
         return self._queues
+
+    @property
+    def reported(self) -> int:
+        """Queues that are kept of its members' reports."""
+        return sum(member.reported for member in self._members.values())
 
     @property
     def mode(self) -> SubscriptionMode:

@@ -15,7 +15,7 @@ import logging
 
 from penstock.coordinator.balance import BalanceTimes
 from penstock.coordinator.explain import explain
-from penstock.coordinator.groups import GroupLimits, Groups, NudgeMember
+from penstock.coordinator.groups import CLIENT_ID_MAX, NAME_MAX, GroupLimits, Groups, NudgeMember
 from penstock.coordinator.heartbeats import Gone, Heartbeats, TimeoutInfo
 from penstock.coordinator.leadership import Lead
 from penstock.coordinator.publishers import Publishers
@@ -91,10 +91,14 @@ class Balancing:
     def producer_beat(self, body: ClientBeatBody, connection: Connection) -> None:
         """A producer reports what it publishes."""
         now_ms = self._clock.monotonic_ms()
-        if not body.client_id or len(body.topics) > self._limits.topics_max:
+        if not 0 < len(body.client_id) <= CLIENT_ID_MAX or len(body.group) > NAME_MAX:
             raise RequestError(
-                ResponseCode.INVALID_PARAMETER, "a producer needs an id, and not too many topics"
+                ResponseCode.INVALID_PARAMETER,
+                f"client id {body.client_id[:80]!r}, group {body.group[:80]!r}",
+                f"use 1 to {CLIENT_ID_MAX} characters for the id, and up to {NAME_MAX} for the group",
             )
+        if len(body.topics) > self._limits.topics_max:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"{len(body.topics)} topics of one producer")
         self.publishers.beat(body.client_id, body.group, frozenset(body.topics))
         table = self._heartbeats.producers
         if not table.beat(body.client_id, now_ms, connection=connection.id):

@@ -28,7 +28,12 @@ class BalancingPart:
             shared.topics,
             shared.runtime.clock,
             times=_times(options),
-            limits=GroupLimits(options.groups_max, options.group_members_max, options.client_topics_max),
+            limits=GroupLimits(
+                options.groups_max,
+                options.group_members_max,
+                options.client_topics_max,
+                options.reported_queues_max,
+            ),
             first_balance_ms=options.first_balance_ms,
             virtual_nodes=options.ring_virtual_nodes,
         )

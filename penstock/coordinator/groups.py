@@ -2,7 +2,8 @@
 
 Rules. A group exists while it has a member. Its mode is that of its first member: point to point keeps a second
 group of that mode out of a topic, publish/subscribe a second consumer out of the group. Members of one group have one
-mode, and one way of binding queues to them. Groups, members and topics are limited (A14). What is here is built from
+mode, and one way of binding queues to them. Groups, members, topics and the queues that members report are limited
+(A14): a member could make up any number of queues, and each round looks at all of them. What is here is built from
 beats alone: a coordinator that begins to lead knows nobody, and divides nothing before everybody had the time to
 report what they hold. Sans-I/O; owned by the coordinator's event loop.
 """
@@ -37,6 +38,7 @@ from penstock.protocol.bodies.balance import (
 )
 from penstock.protocol.bodies.subscriptions import DescribedSubscription, ReadingGroup, SubscriptionsBody
 from penstock.protocol.codes import ResponseCode
+from penstock.runtime.shares import has_share
 
 NAME_MAX = 255
 CLIENT_ID_MAX = 1024
@@ -49,6 +51,8 @@ class GroupLimits:
     groups_max: int = 10_000
     members_max: int = 1_000
     topics_max: int = 1_024
+    # Of all groups together; one group leaves a part to others.
+    reported_max: int = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class Groups:
 
     def beat(self, body: ClientBeatBody, now_ms: int) -> tuple[ClientBeatAnswer, list[NudgeMember]]:
         """A consumer reports. RequestError if it may not be a member."""
+        self._check_reported(body)
         if not self._is_known(body):
             self._check(body)
             if body.queues and now_ms < self._first_round_ms:
@@ -203,6 +208,27 @@ class Groups:
             raise _refused(
                 f"{len(body.topics)} topics", f"at most {self._limits.topics_max} are divided at once"
             )
+
+    def _check_reported(self, body: ClientBeatBody) -> None:
+        """Refuse queues that no broker can have, and more of them than there is room for."""
+        for queue in body.queues:
+            _check_name("brokerName", queue.broker_name, NAME_MAX)
+        for one in body.refused:
+            _check_name("brokerName", one.queue.broker_name, NAME_MAX)
+            if len(one.holder) > CLIENT_ID_MAX:
+                raise _refused(f"holder is {one.holder[:80]!r}", f"use up to {CLIENT_ID_MAX} characters")
+        group = self._groups.get(body.group)
+        member = group.members.get(body.client_id) if group is not None else None
+        before = 0 if member is None else member.reported
+        wanted, most = len(body.queues) + len(body.refused), self._limits.reported_max
+        if group is None or wanted > before:
+            own = wanted - before + (0 if group is None else group.reported)
+            known = own + sum(one.reported for one in self._groups.values() if one is not group)
+            if own and not has_share(own - 1, known - 1, most):
+                raise _refused(
+                    f"{known} queues are reported, {own} of them by group {body.group[:80]}",
+                    f"at most {most} are kept here, and one group leaves a part of them to others",
+                )
 
     def _check_place(self, body: ClientBeatBody) -> None:
         """Whether it may be where it wants to, beside those that are there."""

@@ -87,6 +87,9 @@ class CoordinatorOptions:
     group_members_max: int = 1_000
     # Topics that one consumer may subscribe to, or one producer report.
     client_topics_max: int = 1_024
+    # Queues that consumers of all groups may report as held, or as refused by a broker; one group has at most 90
+    # percent of what others leave.
+    reported_queues_max: int = 200_000
     # Broker sets that may exist at once.
     sets_max: int = 1_024
     # Brokers that one set may have.

@@ -10,6 +10,14 @@ error. Owned by nobody: everything here is a value.
 
 from penstock.filters.compiling import Expression, compile_expression
 from penstock.filters.lexer import EXPRESSION_SIZE_MAX
-from penstock.filters.parser import DEPTH_MAX, LIST_MAX, NODES_MAX
+from penstock.filters.parser import CONTAINED_MAX, DEPTH_MAX, LIST_MAX, NODES_MAX
 
-__all__ = ["DEPTH_MAX", "EXPRESSION_SIZE_MAX", "Expression", "LIST_MAX", "NODES_MAX", "compile_expression"]
+__all__ = [
+    "CONTAINED_MAX",
+    "DEPTH_MAX",
+    "EXPRESSION_SIZE_MAX",
+    "LIST_MAX",
+    "NODES_MAX",
+    "Expression",
+    "compile_expression",
+]

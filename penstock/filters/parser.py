@@ -44,6 +44,8 @@ DEPTH_MAX = 50
 # Parts of one expression, and strings of one IN list.
 NODES_MAX = 2_000
 LIST_MAX = 1_000
+# Characters of all strings that a property is searched for: in the worst case each is compared at each place of it.
+CONTAINED_MAX = 512
 _ORDER_SIGNS = ("<", "<=", ">", ">=")
 _PART_WORDS = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
@@ -60,6 +62,7 @@ class _Parser:
         self._token = self._lexer.next()
         self._nodes = 0
         self._level = 0
+        self._contained = 0
         # A dict for its order.
         self.names: dict[str, None] = {}
 
@@ -191,11 +194,23 @@ class _Parser:
                 left = self._in(left, is_negated)
             elif word in _PART_WORDS:
                 at = self._take().at
-                left = Part(self._depth(at, left), word, left, self._string(), is_negated)
+                pattern = self._string()
+                if word == "CONTAINS":
+                    self._count_contained(pattern, at)
+                left = Part(self._depth(at, left), word, left, pattern, is_negated)
             elif is_negated:
                 raise self._unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
             else:
                 return left
+
+    def _count_contained(self, pattern: str, at: int) -> None:
+        self._contained += len(pattern)
+        if self._contained > CONTAINED_MAX:
+            raise FilterError(
+                f"the strings of CONTAINS have more than {CONTAINED_MAX} characters together",
+                "use STARTSWITH, ENDSWITH, = or IN, or shorter strings",
+                at,
+            )
 
     def _order(self, sign: str, left: Node, right: Node, at: int) -> Node:
         for side in (left, right):

@@ -9,6 +9,9 @@ from enum import IntEnum, IntFlag
 from penstock.message.address import HostAddress, format_message_id
 from penstock.message.properties import PropertyName
 
+# One more than this still fits the field of a record.
+_TRIES_MAX = (1 << 31) - 2
+
 
 class SystemFlag(IntFlag):
     """Bits of the system flag; they reach the disk and must keep their values."""
@@ -77,6 +80,11 @@ class StoredMessage:
     def message_id(self) -> str:
         """The id made of the broker's address and the place in the log."""
         return format_message_id(self.store_host, self.physical_offset)
+
+    @property
+    def tries(self) -> int:
+        """How often it was consumed before, so that one more can be counted: a sender may have written any number."""
+        return min(max(self.reconsume_times, 0), _TRIES_MAX)
 
     @property
     def tag(self) -> str:

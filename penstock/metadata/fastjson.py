@@ -68,7 +68,7 @@ def loads(
     text = data if isinstance(data, str) else _decode(data, source)
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse, parse_float=_finite, strict=False)
-        if _is_within(value, max_depth):
+        if is_within(value, max_depth):
             return value
         problem = f"nested deeper than {max_depth} levels"
     except (ValueError, RecursionError) as error:
@@ -141,7 +141,8 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _is_within(value: JsonValue, max_depth: int) -> bool:
+def is_within(value: JsonValue, max_depth: int) -> bool:
+    """Whether objects and lists are nested no deeper."""
     level = [value]
     for _ in range(max_depth):
         inner: list[JsonValue] = []

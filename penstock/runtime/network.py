@@ -86,12 +86,24 @@ ACCEPTS_PER_TURN = BACKLOG = 100
 
 
 class _PeekingListener:
-    """Looks at the first byte of each connection before deciding what it is; the byte stays in the socket."""
+    """Looks at the first byte of each connection before deciding what it is; the byte stays in the socket. Only so
+    many may be without a first byte, or in their handshake: nothing else counts them yet.
 
-    def __init__(self, factory: ProtocolFactory, socks: Sequence[socket.socket], tls: TlsSource) -> None:
+    `takes_plain`: whether what does not begin as TLS is a plain connection, or one whose handshake fails.
+    """
+
+    def __init__(
+        self,
+        factory: ProtocolFactory,
+        socks: Sequence[socket.socket],
+        tls: TlsSource,
+        *,
+        takes_plain: bool = True,
+    ) -> None:
         self._factory = factory
         self._socks = socks
         self._tls = tls
+        self._takes_plain = takes_plain
         self._loop = asyncio.get_running_loop()
         # Kept because closed sockets have no names.
         self.addresses = [(str(host), int(port)) for host, port, *_ in (sock.getsockname() for sock in socks)]
@@ -128,7 +140,7 @@ class _PeekingListener:
             finally:
                 self._loop.remove_reader(peer.fileno())
             first = peer.recv(1, socket.MSG_PEEK)
-            secure = bool(first) and first[0] == TLS_HANDSHAKE_BYTE
+            secure = not self._takes_plain or (bool(first) and first[0] == TLS_HANDSHAKE_BYTE)
             tls = await self._context() if secure else None
             if secure and tls is None:
                 peer.close()
@@ -178,13 +190,16 @@ class SystemNetwork:
     async def listen(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> Listener:
-        loop = asyncio.get_running_loop()
-        handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
+        if tls is not None:
+            return _PeekingListener(factory, await self._bind(host, port), tls, takes_plain=False)
         with _plain_bind_errors():
-            server = await loop.create_server(factory, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
+            server = await asyncio.get_running_loop().create_server(factory, host, port)
         return _SystemListener(server)
 
     async def listen_both(self, factory: ProtocolFactory, host: str, port: int, tls: TlsSource) -> Listener:
+        return _PeekingListener(factory, await self._bind(host, port), tls)
+
+    async def _bind(self, host: str, port: int) -> list[socket.socket]:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -199,7 +214,7 @@ class SystemNetwork:
             for sock in socks:
                 sock.close()
             raise
-        return _PeekingListener(factory, socks, tls)
+        return socks
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, tls: ssl.SSLContext | None = None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from penstock._hot.columns import Columns
@@ -432,17 +433,21 @@ class StoreReader:
     def query(
         self, topic: str, key: str, limit: int = 32, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
     ) -> list[StoredMessage]:
-        """Messages of a topic with a key, newest first; the index compares hashes, this compares the keys."""
-        limit = min(max(limit, 1), QUERY_MAX)
+        """Messages of a topic with a key, newest first."""
+        return list(islice(self.matches(topic, key, begin_ms, end_ms), min(max(limit, 1), QUERY_MAX)))
+
+    def matches(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = FAR_FUTURE_MS
+    ) -> Iterator[StoredMessage]:
+        """The same one after the other, each read when it is asked for, so that a caller keeps what it wants; the
+        index compares hashes, this compares the keys."""
         try:
             self._absorb_keys()
         except OSError as error:
             # The newest keys stay in memory until the disk takes them; older ones can be found all the same.
             _LOG.warning("keys of the newest messages are not indexed yet: %s", error)
         cuts = len(self._log.cuts)
-        positions = self._index.find(topic, key, QUERY_MAX * 4, begin_ms, end_ms)
-        found: list[StoredMessage] = []
-        for position in positions:
+        for position in dict.fromkeys(self._index.find(topic, key, QUERY_MAX * 4, begin_ms, end_ms)):
             try:
                 message = self.message_at(position)
             except CodecError as error:
@@ -454,11 +459,8 @@ class StoreReader:
                 continue
             if self._queues.was_deleted(topic, position):
                 continue
-            if begin_ms <= message.store_timestamp <= end_ms and message not in found:
-                found.append(message)
-                if len(found) == limit:
-                    break
-        return found
+            if begin_ms <= message.store_timestamp <= end_ms:
+                yield message
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: TimeBoundary = TimeBoundary.LOWER

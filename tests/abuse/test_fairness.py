@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,11 +230,11 @@ def test_requests_that_wait_for_threads_leave_some_for_others(
 ) -> None:
     """Searches of one client on a slow disk: another client's is the next, not the last."""
     gate = threading.Semaphore(0)
-    search = Reader.query
+    search = Reader.matches
     # With more, the question behind them would have to wait as well.
     searches = IN_THREADS_MAX - 1
 
-    def slow(reader: Reader, *arguments: Any) -> list[StoredMessage]:
+    def slow(reader: Reader, *arguments: Any) -> Iterator[StoredMessage]:
         assert gate.acquire(timeout=60)
         return search(reader, *arguments)
 
@@ -255,5 +255,5 @@ def test_requests_that_wait_for_threads_leave_some_for_others(
         assert sorted([(await greedy.read()).opaque for _ in range(searches)]) == [*range(searches)]
         await asyncio.gather(greedy.close(), honest.close())
 
-    monkeypatch.setattr(Reader, "query", slow)
+    monkeypatch.setattr(Reader, "matches", slow)
     at_broker(tmp_path, test)

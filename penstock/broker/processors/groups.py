@@ -99,7 +99,11 @@ class GroupsProcessor:
     def _checked(self, wanted: SubscriptionGroup) -> SubscriptionGroup:
         """The group as it will be; the keys of its attributes carry a sign on the wire and none in the file."""
         validate_group(wanted.name)
-        check_extra(wanted.name, (wanted.extra, wanted.attributes, wanted.subscriptions))
+        check_extra(
+            wanted.name,
+            (wanted.extra, wanted.attributes, wanted.subscriptions, wanted.retry_policy),
+            wanted.to_json(),
+        )
         if wanted.retry_queue_nums > self._options.topic_queues_max:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,

@@ -2,7 +2,8 @@
 
 A reset is carried out by the broker itself: the target is remembered per queue, counts at once, and the next pull
 of the queue is sent there. Where that is switched off (`server_side_reset`) the consumers are told to do it
-(220), as before RocketMQ 5, which needs them online. Clients are never waited for longer than their time.
+(220), as before RocketMQ 5, which needs them online. Clients are never waited for longer than their time, and only
+so many are asked at once (`ClientCalls`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Awaitable, Iterable
 
 from penstock.broker.channels import ClientChannel
 from penstock.broker.consumers import Consumers
+from penstock.broker.flow_control import BusyError
 from penstock.broker.groups import Groups, validate_group
 from penstock.broker.offsets import ConsumerOffsets
 from penstock.broker.options import BrokerOptions
 from penstock.broker.processors.reading import saved
+from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.topics import Topics
-from penstock.errors import CodecError, RemotingError, RequestError
+from penstock.errors import CodecError, RequestError
 from penstock.metadata.topic_table import TopicConfig
 from penstock.protocol.bodies import GetConsumerStatusBody, GroupForbidden, MessageQueue, ResetOffsetBody
 from penstock.protocol.codes import V3_0_7, RequestCode, ResponseCode
@@ -50,6 +53,7 @@ class OffsetAdminProcessor:
         consumers: Consumers,
         offsets: ConsumerOffsets,
         store: MessageStore,
+        calls: ClientCalls,
     ) -> None:
         self._options = options
         self._topics = topics
@@ -57,6 +61,7 @@ class OffsetAdminProcessor:
         self._consumers = consumers
         self._offsets = offsets
         self._store = store
+        self._calls = calls
 
     def reconfigure(self, options: BrokerOptions) -> None:
         """Take new options."""
@@ -190,16 +195,17 @@ class OffsetAdminProcessor:
         table = {client_id: queues for client_id, queues in answers if queues is not None}
         return command.answer(body=GetConsumerStatusBody(clients=table).encode())
 
-    @staticmethod
     async def _ask_one(
-        channel: ClientChannel, header: GetConsumerStatusRequestHeader
+        self, channel: ClientChannel, header: GetConsumerStatusRequestHeader
     ) -> tuple[str, dict[MessageQueue, int] | None]:
-        request = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode(), language="JAVA")
+        request = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.encode())
         try:
-            response = await channel.connection.call(request, STATUS_TIMEOUT_MS)
+            response = await self._calls.call(channel, request, STATUS_TIMEOUT_MS)
             if response.code == ResponseCode.SUCCESS and response.body:
                 return channel.client_id, GetConsumerStatusBody.decode(response.body).queues
-        except (RemotingError, CodecError) as error:
+        except BusyError:
+            raise
+        except (RequestError, CodecError) as error:
             _LOG.warning("consumer %s did not tell its offsets: %s", channel.client_id, error)
         return channel.client_id, None
 

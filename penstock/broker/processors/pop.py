@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.broker.attributes import require_plain_queues
-from penstock.broker.filtering import Filters
+from penstock.broker.filtering import Filters, expression_bytes
 from penstock.broker.flow_control import refusal_fields
 from penstock.broker.groups import Groups
 from penstock.broker.options import BrokerOptions
@@ -57,6 +57,8 @@ class Pop:
     topic: TopicConfig
     match: Match
     started_ms: int
+    # What its expression takes while it waits.
+    expression_bytes: int
 
 
 class PopProcessor:
@@ -141,7 +143,9 @@ class PopProcessor:
             )
         config = self._check(header.consumer_group, header.topic, header.queue_id)
         self._service.check_room(header.consumer_group)
-        return Pop(command, header, config, self._match(header), self._clock.monotonic_ms())
+        wanted = self._subscription(header)
+        match, size = self._match(header, wanted), expression_bytes(wanted)
+        return Pop(command, header, config, match, self._clock.monotonic_ms(), size)
 
     def _check_leases(self, command: Command, header: PopMessageRequestHeader, config: TopicConfig) -> None:
         """Refuse what another of the group holds a lease of: also a pop of all queues, of which some are leased, as
@@ -153,11 +157,13 @@ class PopProcessor:
         for queue_id in queues:
             self._leases.check(header.consumer_group, config.name, queue_id, holder)
 
-    def _match(self, header: PopMessageRequestHeader) -> Match:
+    def _subscription(self, header: PopMessageRequestHeader) -> SubscriptionData:
         expression = header.exp or "*"
         if len(expression) > self.options.expression_size_max:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is too long")
-        subscription = SubscriptionData.parse(header.topic, expression, header.exp_type or None)
+        return SubscriptionData.parse(header.topic, expression, header.exp_type or None)
+
+    def _match(self, header: PopMessageRequestHeader, subscription: SubscriptionData) -> Match:
         wanted = self._filters.of_pull(header.consumer_group, subscription, is_inline=True)
         is_by_tag = subscription.is_tag_type and not subscription.is_all
         attempt = header.attempt_id or "" if header.order else ""
@@ -182,6 +188,7 @@ class PopProcessor:
                 command,
                 lambda held_by, is_final: self._pop(held_by, pop, is_final),
                 header.queue_id,
+                pop.expression_bytes,
             )
             if not self._hold(connection, waiting, wait_ms):
                 return command.answer(ResponseCode.POLLING_FULL, "too many pops of this group wait")

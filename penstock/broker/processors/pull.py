@@ -28,7 +28,7 @@ from functools import partial
 
 from penstock.broker.attributes import require_plain_queues
 from penstock.broker.consumers import Consumers
-from penstock.broker.filtering import Filters, PullFilter
+from penstock.broker.filtering import Filters, PullFilter, expression_bytes
 from penstock.broker.flow_control import BusyError, FlowControl
 from penstock.broker.groups import GroupConfig, Groups
 from penstock.broker.long_polling import HeldPull, LongPolling
@@ -51,8 +51,6 @@ from penstock.runtime import Clock
 from penstock.store import GetResult, GetStatus, MessageStore
 
 MASTER_ID = 0
-# What a compiled expression takes at most for each of its characters.
-EXPRESSION_COST = 16
 _RESET = "OFFSET_RESET"
 # Flags as plain numbers: arithmetic with an enumeration's members costs a microsecond each time.
 _READ = int(Permission.READ)
@@ -415,9 +413,7 @@ class PullProcessor:
             wait_ms = min(max(header.suspend_timeout_millis, 0), options.long_poll_max_ms)
         else:
             wait_ms = options.short_polling_ms
-        size = pull.command.size
-        if pull.wanted is not None:
-            size += EXPRESSION_COST * len(pull.subscription.sub_string)
+        size = pull.command.size + expression_bytes(pull.subscription)
         self.polling.hold(connection, header.topic, header.queue_id, pull, wait_ms, size)
         if self._has_news(pull):  # made visible by another thread since we looked
             self.polling.wake(header.topic, header.queue_id)

@@ -1,13 +1,15 @@
 """Looking messages up: by key (12), by place in the log (33), and a queue's entries (321).
 
-A search by key reads the index and as many records as match, from anywhere on disk, so it runs in a thread; the
-others are one read. Answers hold the stored records as they are.
+A search by key reads the index and as many records as match, from anywhere on disk, and the entries of a queue are
+shown with a property of their records; so both run in a thread. A view is one read. Answers hold the stored records
+as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
+from itertools import islice
 
 from penstock.broker.consumers import Consumers
 from penstock.broker.record_gate import RecordGate
@@ -26,7 +28,8 @@ from penstock.remoting import Connection, ProcessorTable
 from penstock.security import Guard
 from penstock.security.policy import Action
 from penstock.store import MessageStore
-from penstock.store.consume_queue import Entry
+from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.key_index import QUERY_MAX
 
 UNIQUE_KEY_MAX = 32
 ENTRIES_MAX = 1_024
@@ -73,7 +76,8 @@ class QueryProcessor:
         """In a thread: the records of the newest messages with the key, in the order of the log."""
         records: list[bytes] = []
         size = 0
-        for record in self._gate.by_key(topic, key, limit, max(begin_ms, 0), max(end_ms, 0)):
+        found = self._gate.by_key(topic, key, max(begin_ms, 0), max(end_ms, 0))
+        for record in islice(found, min(max(limit, 1), QUERY_MAX)):
             size += len(record.data)
             if records and size > ANSWER_BYTES_MAX:
                 break
@@ -86,7 +90,7 @@ class QueryProcessor:
         self._gate.permit(record, Action.SUB, Action.GET)
         return command.answer(body=record.data)
 
-    def handle_query_consume_queue(self, connection: Connection, command: Command) -> Command:
+    def handle_query_consume_queue(self, connection: Connection, command: Command) -> Awaitable[Command]:
         header = QueryConsumeQueueRequestHeader.decode(command.fields)
         queue = self._store.queues.get(header.topic, header.queue_id)
         if queue is None:
@@ -94,24 +98,36 @@ class QueryProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"queue {header.queue_id} of topic {header.topic[:80]!r} does not exist",
             )
+        return self._queue_entries(connection, command, header, queue)
+
+    async def _queue_entries(
+        self,
+        connection: Connection,
+        command: Command,
+        header: QueryConsumeQueueRequestHeader,
+        queue: ConsumeQueue,
+    ) -> Command:
         low, high = queue.min_offset, queue.max_offset
         count = min(max(header.count, 0), ENTRIES_MAX)
-        entries = self._store.reader.entries(header.topic, header.queue_id, max(header.index, low), count)
+        show = partial(self._shown, header.topic, header.queue_id, max(header.index, low), count)
+        entries = await connection.in_thread(lambda: show)
         group = self._consumers.group(header.consumer_group or "")
         body = QueryConsumeQueueResponseBody(
-            entries=tuple(self._shown(entry, header.topic, header.queue_id) for entry in entries),
+            entries=entries,
             min_queue_index=low,
             max_queue_index=high,
             subscription=None if group is None else group.subscription(header.topic),
         )
         return command.answer(body=body.encode())
 
-    def _shown(self, entry: Entry, topic: str, queue_id: int) -> ConsumeQueueData:
-        """One entry as an operator sees it: what the queue holds, and whose message that is."""
-        record = self._gate.of_entry(entry, topic, queue_id)
-        return ConsumeQueueData(
-            entry.position,
-            entry.size,
-            entry.tags_code,
-            msg=None if record is None else record.message.properties.get(PropertyName.UNIQ_KEY),
+    def _shown(self, topic: str, queue_id: int, index: int, count: int) -> tuple[ConsumeQueueData, ...]:
+        """In a thread: entries as an operator sees them: what the queue holds, and whose message that is."""
+        return tuple(
+            ConsumeQueueData(
+                entry.position,
+                entry.size,
+                entry.tags_code,
+                msg=self._gate.property_of_entry(entry, topic, queue_id, PropertyName.UNIQ_KEY),
+            )
+            for entry in self._store.reader.entries(topic, queue_id, index, count)
         )

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from penstock.broker.stored_table import StoredTable
 from penstock.errors import CodecError, RequestError
+from penstock.metadata.fastjson import JsonObject, is_within
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection
@@ -14,6 +15,8 @@ from penstock.remoting import Connection
 T = TypeVar("T")
 # Unknown members of a topic or a group are kept for newer versions, but not without end.
 EXTRA_SIZE_MAX = 4_096
+# How deep a topic or a group may be nested: far less than a document that holds tables of them.
+CONFIG_DEPTH_MAX = 8
 # Entries of a table over which its JSON is made in a thread, so that it does not hold up the loop.
 ASIDE_FROM = 500
 
@@ -63,7 +66,12 @@ async def saved(table: _Saved, command: Command) -> Command:
     )
 
 
-def check_extra(name: str, extra: object) -> None:
-    """Refuse a topic or group that brings more unknown members than any version has."""
+def check_extra(name: str, extra: object, config: JsonObject) -> None:
+    """Refuse a topic or group that brings more unknown members than any version has, or that is nested so deep that
+    the file, a registration or an answer with all of them could not be read any more."""
     if len(repr(extra)) > EXTRA_SIZE_MAX:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name[:80]!r} has too many unknown members")
+    if not is_within(config, CONFIG_DEPTH_MAX):
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"{name[:80]!r} is nested deeper than {CONFIG_DEPTH_MAX} levels"
+        )

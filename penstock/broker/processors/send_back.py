@@ -146,7 +146,7 @@ class SendBackProcessor:
         most = group.retry_max_times
         if command.version >= V3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
-        is_dead = message.reconsume_times >= most or header.delay_level < 0
+        is_dead = message.tries >= most or header.delay_level < 0
         put = self._first(group.name, message)
         if is_dead:
             config = self._topics.ensure(dead_letter_topic(group.name), 1)
@@ -154,7 +154,7 @@ class SendBackProcessor:
             put[text.DELAY] = "0"
         else:
             place = Place(retry_topic(group.name), self._entropy.below(group.retry_queue_nums), 0)
-            level = header.delay_level or self._next_level(group, message.reconsume_times)
+            level = header.delay_level or self._next_level(group, message.tries)
             put |= delayed(place, min(level, self._levels))
         request = AppendRequest(
             self._writer.queue(place.topic, place.queue_id),
@@ -164,7 +164,7 @@ class SendBackProcessor:
             message.born_host.encode(),
             message.flag,
             message.sys_flag & _BORN_AND_COMPRESSION,
-            message.reconsume_times + 1,
+            message.tries + 1,
         )
 
         def done(written: Written) -> None:

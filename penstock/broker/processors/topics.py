@@ -149,7 +149,7 @@ class TopicsProcessor:
             raise _invalid(f"there is no filter type {wanted.filter_type[:40]!r}", "use SINGLE_TAG")
         if wanted.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED":
             raise _invalid("message type MIXED is not supported", "use one type per topic")
-        check_extra(name, wanted.extra)
+        check_extra(name, wanted.extra, wanted.to_json())
         known = self._topics.get(name)
         current = None if known is None else known.attributes
         return replace(wanted, attributes=alter(current, wanted.attributes))

@@ -13,9 +13,9 @@ one-way and get no answer. Owned by the event loop; what is over is looked up in
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from penstock.broker import half_messages as halves
@@ -116,7 +116,7 @@ class TransactionsProcessor:
 
                 self._writer.wait_again(log_end, None, safe)
                 return None
-            return self._over(command, half, is_commit)
+            return self._over(connection, command, half, is_commit)
 
         def ended(outcome: Written | PenstockError) -> None:
             connection.answer(command, _answer(command, outcome))
@@ -162,10 +162,10 @@ class TransactionsProcessor:
                 )
         return half
 
-    async def _over(self, command: Command, half: Half, is_commit: bool) -> Command:
+    async def _over(self, connection: Connection, command: Command, half: Half, is_commit: bool) -> Command:
         """It is over: say whether it ended as this request wants it. Nothing is stored."""
-        loop = asyncio.get_running_loop()
-        is_committed = await loop.run_in_executor(None, self._ends.find_committed, half)
+        find = partial(self._ends.find_committed, half)
+        is_committed = await connection.in_thread(lambda: find)
         return _ended_before(command, is_committed, is_commit)
 
     # -- 323 -------------------------------------------------------------------------------------------------

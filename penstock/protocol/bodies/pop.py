@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -26,6 +27,10 @@ from penstock.protocol.bodies.queues import MessageQueue
 
 # Offsets after the first of one pop that an acknowledgement may name.
 BITS_MAX = 32 * 1024
+# Messages that all acknowledgements of one request may name: many times what a client takes before it acknowledges.
+ACKED_MAX = 32 * 1024
+_ANY_BIT = re.compile(rb"[^\0]", re.DOTALL)
+_BITS_OF = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
 def encode_bits(bits: Iterable[int]) -> str:
@@ -41,15 +46,13 @@ def decode_bits(text: str) -> tuple[int, ...]:
     if len(text) > BITS_MAX // 6:
         raise CodecError("an acknowledgement names too many messages", "send several")
     try:
-        value = int.from_bytes(base64.b64decode(text, validate=True), "little")
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise CodecError(f"{text[:40]!r} is no set of messages") from error
-    found = []
-    while value:
-        lowest = value & -value
-        found.append(lowest.bit_length() - 1)
-        value ^= lowest
-    return tuple(found)
+    # Byte by byte: arithmetic with one large number would take the length of it for each bit.
+    return tuple(
+        found.start() * 8 + bit for found in _ANY_BIT.finditer(data) for bit in _BITS_OF[data[found.start()]]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,14 @@ class BatchAckMessageRequestBody(Body):
 
     @classmethod
     def read(cls, fields: BodyFields) -> Self:
-        acks = tuple(BatchAck.read(item) for item in fields.object_list("acks"))
-        return cls(fields.text("brokerName", ""), acks)
+        acks: list[BatchAck] = []
+        named = 0
+        for item in fields.object_list("acks"):
+            acks.append(BatchAck.read(item))
+            named += len(acks[-1].places)
+            if named > ACKED_MAX:
+                fields.fail("acks", f"names more than {ACKED_MAX} messages")
+        return cls(fields.text("brokerName", ""), tuple(acks))
 
     def to_json(self) -> JsonObject:
         return {"acks": [ack.to_json() for ack in self.acks], "brokerName": self.broker_name}

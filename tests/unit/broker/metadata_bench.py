@@ -26,6 +26,7 @@ from penstock.broker.processors.offset_admin import OffsetAdminProcessor
 from penstock.broker.processors.offsets import OffsetsProcessor
 from penstock.broker.processors.partition_leases import PartitionLeasesProcessor
 from penstock.broker.processors.queue_locks import QueueLocksProcessor
+from penstock.broker.processors.relay import ClientCalls
 from penstock.broker.processors.topics import TopicsProcessor
 from penstock.broker.producers import Producers
 from penstock.broker.retry_names import RetryNames
@@ -124,7 +125,9 @@ class MetadataBroker:
             ConsumeStatsProcessor(
                 self.options, topics, groups, consumers, offsets, self.store, rates, clock, self._address
             ),
-            OffsetAdminProcessor(self.options, topics, groups, consumers, offsets, self.store),
+            OffsetAdminProcessor(
+                self.options, topics, groups, consumers, offsets, self.store, ClientCalls(self.options)
+            ),
         ]
 
     def _address(self) -> str:

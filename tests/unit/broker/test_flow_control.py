@@ -43,6 +43,32 @@ def test_so_many_messages_may_wait_and_no_more() -> None:
     assert control.refused == 2
 
 
+@pytest.mark.abuse("A14")
+def test_topic_that_fills_the_room_leaves_some_to_others() -> None:
+    """A batch may have as many messages as may wait: with two of them on their way, an account with one topic had a
+    quarter and more of all other sends refused, and of what the broker stores for itself."""
+    control = flow(sends_waiting_max=1_000, sends_waiting_bytes_max=100_000)
+    for _ in range(2):
+        control.admit(999, "greedy")
+        control.began(999, 999, (("greedy", 999, 999),))
+    with pytest.raises(BusyError):
+        control.admit(1, "greedy")
+    for _ in range(9):
+        control.admit(100, "other")
+        control.began(1, 100, (("other", 1, 100),))
+    with pytest.raises(BusyError):
+        control.admit(200, "other")  # more than a hundredth of the bytes
+    for number in range(241):
+        control.admit(1, f"t{number}" if number % 2 else None)
+    with pytest.raises(BusyError):
+        control.admit(1, "late")  # a quarter more, and no further
+    control.ended(999, 999, 5, (("greedy", 999, 999),))
+    with pytest.raises(BusyError):
+        control.admit(1, "late")
+    control.ended(999, 999, 5, (("greedy", 999, 999),))
+    control.admit(1, "greedy")
+
+
 def test_the_hint_follows_how_long_flushes_take() -> None:
     control = flow()
     first = control.retry_after_ms

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.broker.channels import Publisher
 from penstock.broker.consumers import Consumers
 from penstock.broker.options import BrokerOptions
 from penstock.broker.producers import Producers
@@ -312,6 +313,25 @@ def test_producer_groups_are_limited() -> None:
     a = FakeConnection("a")
     assert world.produce(a, "p1")
     assert not world.produce(a, "p2")
+
+
+@pytest.mark.abuse("A14")
+def test_user_leaves_room_for_producer_groups_of_others() -> None:
+    """An account with one topic could have all groups: no other producer was asked about its transactions then, or
+    got replies."""
+    world = World(replace(OPTIONS, producer_groups_max=20, client_groups_max=50))
+
+    def produce(user: str, connection: FakeConnection, group: str) -> bool:
+        world.producers.identify = lambda: Publisher(user, lambda topic: True)
+        return world.produce(connection, group)
+
+    greedy = FakeConnection("greedy")
+    assert [produce("greedy", greedy, f"g{number}") for number in range(20)] == [True] * 18 + [False] * 2
+    other = FakeConnection("other")
+    assert produce("other", other, "payments")
+    assert produce("other", FakeConnection("another"), "g0"), "a group that is there has room"
+    world.producers.drop_connection(greedy)  # type: ignore[arg-type]
+    assert [produce("greedy", greedy, f"g{number}") for number in range(20)].count(True) == 18
 
 
 def test_the_tests_heartbeat_is_one() -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 POSITION = "record_gate: the queue entry of the record's own topic and queue points to it"
 HALF = "OpenTransactions.record_at: the queue entry, or the table of half messages that are not visible yet"
 KEY = "record_gate.by_key: found through the broker's index; topic and key are compared with the record"
-ENTRY = "record_gate.of_entry: read through the queue's own entry"
+ENTRY = "record_gate.property_of_entry: read through the queue's own entry"
 POPPED = (
     "PopState and OrderedLots: a pop of this group, topic and queue that handed it out and still waits for it"
 )

@@ -11,7 +11,13 @@ from penstock.coordinator.ring import HashRing
 from penstock.coordinator.ring_division import queue_key
 from penstock.errors import RequestError
 from penstock.protocol.bodies import MessageQueue
-from penstock.protocol.bodies.balance import Binding, ClientBeatBody, SubscriptionMode, subscription_name
+from penstock.protocol.bodies.balance import (
+    Binding,
+    ClientBeatBody,
+    LeasedElsewhere,
+    SubscriptionMode,
+    subscription_name,
+)
 from penstock.protocol.bodies.subscriptions import SubscriptionsBody
 
 P2P, PUBSUB = SubscriptionMode.POINT_TO_POINT, SubscriptionMode.PUBLISH_SUBSCRIBE
@@ -66,6 +72,48 @@ def test_point_to_point_lets_one_group_read_a_topic() -> None:
     beat(groups, "d", "i", mode=PUBSUB)
     beat(groups, "e", "j", mode=PUBSUB)
     beat(groups, "f", "k")
+
+
+def reported(client: str, group: str, *numbers: int, sequence: int = 1, refused: int = 0) -> ClientBeatBody:
+    queues = tuple(MessageQueue("T", "b", number) for number in numbers)
+    others = tuple(LeasedElsewhere(MessageQueue("T", "b", -number), "x") for number in range(1, refused + 1))
+    return ClientBeatBody(client, group, topics=("T",), queues=queues, refused=others, sequence=sequence)
+
+
+@pytest.mark.abuse("A14")
+def test_queues_that_members_report_are_limited() -> None:
+    """Nothing says which there are, and every round looks at all of them: 150 members with 20,000 each stopped the
+    coordinator for longer than a master's lease."""
+    groups = Groups(limits=GroupLimits(reported_max=20))
+    groups.beat(reported("a", "g", *range(10)), 0)
+    groups.beat(reported("b", "g", *range(10, 14), refused=4), 0)
+    with pytest.raises(RequestError, match="19 queues are reported, 19 of them by group g"):
+        groups.beat(reported("c", "g", 20), 0)
+    with pytest.raises(RequestError, match="queues are reported"):
+        groups.beat(reported("b", "g", *range(10, 15), sequence=2, refused=4), 0)
+    groups.beat(reported("d", "h", 1), 0)  # a part is left to others
+    groups.beat(reported("b", "g", sequence=3), 0)
+    groups.beat(reported("c", "g", *range(14, 21)), 0)
+    groups.beat(reported("c", "g", *range(14, 21), sequence=2), 0)
+    group = groups.get("g")
+    assert group is not None
+    assert group.reported == 17
+
+
+@pytest.mark.abuse("A14")
+def test_names_of_reported_queues_are_limited() -> None:
+    groups = Groups()
+    far = MessageQueue("T", "b" * 256, 0)
+    for body in (
+        ClientBeatBody("a", "g", topics=("T",), queues=(far,)),
+        ClientBeatBody("a", "g", topics=("T",), refused=(LeasedElsewhere(far),)),
+        ClientBeatBody(
+            "a", "g", topics=("T",), refused=(LeasedElsewhere(MessageQueue("T", "b", 0), "x" * 1_025),)
+        ),
+    ):
+        with pytest.raises(RequestError, match=r"brokerName|holder"):
+            groups.beat(body, 0)
+    assert len(groups) == 0
 
 
 @pytest.mark.feature("publish-subscribe", "fifth-seed")

@@ -118,6 +118,32 @@ def test_clients_may_have_to_show_a_certificate(files: tuple[str, str]) -> None:
 
 
 @pytest.mark.abuse("A2")
+@pytest.mark.abuse("A14")
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00\x01\x00"])
+def test_handshakes_that_do_not_end_are_limited_where_tls_is_enforced(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, first: bytes
+) -> None:
+    """A connection counts when its handshake is over: without a certificate or an account a peer could open as many
+    as there are descriptors, each with memory for its handshake."""
+    monkeypatch.setattr(network, "SILENT_MAX", 3)
+    certificate, key = files
+
+    async def test(server: RemotingServer) -> None:
+        peers = [await asyncio.open_connection("127.0.0.1", server.address.port) for _ in range(9)]
+        for _, writer in peers:
+            if first:
+                writer.write(first)
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in peers]
+        await until(lambda: sum(one.done() for one in ends) >= 6)
+        await until_asked(server, TlsOptions(TlsMode.ENFORCING, trusted=certificate))
+        for _, writer in peers:
+            writer.close()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    run(TlsOptions(TlsMode.ENFORCING, certificate, key), test)
+
+
+@pytest.mark.abuse("A2")
 def test_peers_that_say_nothing_are_limited_and_keep_nobody_out(
     files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
