@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -293,6 +294,11 @@ def test_wrong_options_of_every_client(client: Any, settings: dict[str, Any], wo
     assert words in str(caught.value)
 
 
+def without_addresses(value: object) -> str:
+    """The same id in every process that collects the tests, also of functions."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
 @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "loop"])
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
@@ -317,7 +323,7 @@ def test_wrong_options_of_every_client(client: Any, settings: dict[str, Any], wo
         ("Consumer", {"invisible": 5}, "there is no option 'invisible'; did you mean invisible_ms?"),
         ("Consumer", {"strategy": "avg"}, "there is no rebalance strategy 'avg'; use one of averagely"),
     ],
-    ids=str,
+    ids=without_addresses,
 )
 def test_wrong_options(name: str, settings: dict[str, Any], words: str, is_async: bool) -> None:
     client = getattr(penstock, f"Async{name}" if is_async else name)
