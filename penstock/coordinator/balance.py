@@ -169,6 +169,8 @@ class GroupBalance:
         self._term = term
         self._times = times
         self._members: dict[str, Member] = {}
+        # Queues that are kept of its members' reports.
+        self.reported = 0
         self._queues: Mapping[str, tuple[MessageQueue, ...]] = {}
         self._brokers: frozenset[str] = frozenset()
         self._lines = EventLines()
@@ -200,11 +202,6 @@ class GroupBalance:
     @property
     def queues(self) -> Mapping[str, tuple[MessageQueue, ...]]:
         return self._queues
-
-    @property
-    def reported(self) -> int:
-        """Queues that are kept of its members' reports."""
-        return sum(member.reported for member in self._members.values())
 
     @property
     def mode(self) -> SubscriptionMode:
@@ -279,13 +276,14 @@ class GroupBalance:
             member.topics = topics
             member.is_divided = False
             self._soon(now_ms, self._times.gather_ms)
-        lost = member.held - held
+        lost, before = member.held - held, member.reported
         if lost and body.result is None and self._lines.of(member.client_id) is None:
             # A lease went to somebody else, or ran out: nobody asked the member to let go.
             _LOG.info("%s of group %s lost %d queues", member.client_id, self.name, len(lost))
             self._soon(now_ms, self._times.retry_ms)
         self._hold(member, held)
         member.refused = {one.queue: one for one in body.refused}
+        self.reported += member.reported - before
         return bool(lost)
 
     def _hold(self, member: Member, held: frozenset[MessageQueue]) -> None:
@@ -320,6 +318,7 @@ class GroupBalance:
         member = self._members.pop(client_id, None)
         if member is None:
             return []
+        self.reported -= member.reported
         self._hold(member, frozenset())
         self._lines.forget(client_id)
         self._nudged.discard(client_id)

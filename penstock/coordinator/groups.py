@@ -19,6 +19,7 @@ from penstock.coordinator.balance import (
     BalanceTimes,
     Beat,
     Dropped,
+    Event,
     GroupBalance,
     Instruction,
     Left,
@@ -83,12 +84,15 @@ class Groups:
         self._first_round_ms = first_round_ms
         self._groups: dict[str, GroupBalance] = {}
         self._numbers = itertools.count(1)
+        # Queues that all groups keep of their members' reports.
+        self._reported = 0
 
     def lead(self, term: int, first_round_ms: int) -> None:
         """Begin to lead: nothing that was known counts."""
         self.term = term
         self._first_round_ms = first_round_ms
         self._groups.clear()
+        self._reported = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -124,7 +128,7 @@ class Groups:
             self._groups[body.group] = group
         answer = ClientBeatAnswer(self.term)
         nudges = []
-        for step in group.handle(Beat(body, now_ms)):
+        for step in self._handle(group, Beat(body, now_ms)):
             if isinstance(step, Answer):
                 answer = ClientBeatAnswer(self.term, step.is_divided, step.event)
             else:
@@ -136,7 +140,7 @@ class Groups:
         group = self._groups.get(name)
         if group is None:
             return []
-        nudges = _nudges(group, group.handle(Left(member, now_ms)))
+        nudges = _nudges(group, self._handle(group, Left(member, now_ms)))
         self._forget_empty(group)
         return nudges
 
@@ -166,9 +170,15 @@ class Groups:
         nudges: list[NudgeMember] = []
         for group in list(self._groups.values()):
             if now_ms >= group.due_ms:
-                nudges += _nudges(group, group.handle(Tick(now_ms)))
+                nudges += _nudges(group, self._handle(group, Tick(now_ms)))
                 self._forget_empty(group)
         return nudges
+
+    def _handle(self, group: GroupBalance, event: Event) -> list[Instruction]:
+        before = group.reported
+        steps = group.handle(event)
+        self._reported += group.reported - before
+        return steps
 
     def _forget_empty(self, group: GroupBalance) -> None:
         if not group.members:
@@ -196,6 +206,7 @@ class Groups:
                 is_rival = is_rival and not group.topics.isdisjoint(held)
             if is_rival and not any(one.held for one in group.members.values()):
                 del self._groups[group.name]
+                self._reported -= group.reported
 
     def _check(self, body: ClientBeatBody) -> None:
         _check_name("group", body.group, NAME_MAX)
@@ -223,7 +234,7 @@ class Groups:
         wanted, most = len(body.queues) + len(body.refused), self._limits.reported_max
         if group is None or wanted > before:
             own = wanted - before + (0 if group is None else group.reported)
-            known = own + sum(one.reported for one in self._groups.values() if one is not group)
+            known = wanted - before + self._reported
             if own and not has_share(own - 1, known - 1, most):
                 raise _refused(
                     f"{known} queues are reported, {own} of them by group {body.group[:80]}",

@@ -101,6 +101,18 @@ def test_queues_that_members_report_are_limited() -> None:
 
 
 @pytest.mark.abuse("A14")
+def test_room_for_reported_queues_returns_with_members_and_terms() -> None:
+    groups = Groups(limits=GroupLimits(reported_max=20))
+    for _ in range(3):
+        groups.beat(reported("a", "g", *range(10), refused=7), 0)
+        with pytest.raises(RequestError, match="27 queues are reported"):
+            groups.beat(reported("b", "h", *range(10)), 0)
+        groups.left("g", "a", 0)
+        groups.beat(reported("b", "h", *range(17)), 0)
+        groups.lead(groups.term + 1, 0)
+
+
+@pytest.mark.abuse("A14")
 def test_names_of_reported_queues_are_limited() -> None:
     groups = Groups()
     far = MessageQueue("T", "b" * 256, 0)
