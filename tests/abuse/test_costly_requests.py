@@ -35,7 +35,6 @@ from penstock.protocol.topic_names import HALF_DONE_TOPIC
 from penstock.remoting import RemotingClient
 from penstock.remoting.threads import WORKERS
 from penstock.runtime import Runtime
-from tests.abuse.limits import limit
 from tests.abuse.test_filters import million_additions_s
 from tests.abuse.test_limits_remoting import BIG
 from tests.support.coordinator_wire import coordinator, leading
@@ -274,7 +273,6 @@ def test_ends_of_transactions_that_are_over_leave_threads_to_the_broker(
     run(scenario)
 
 
-@limit("coordinator.reported_queues_max")
 @pytest.mark.abuse("A14")
 def test_coordinator_keeps_only_so_much_of_what_clients_report() -> None:
     """150 members of one group with 20,000 made-up queues each took 1.4 GiB, and each round more than the two seconds

@@ -45,6 +45,7 @@ ALSO: dict[int, set[ResponseCode]] = {
     # Nothing there: no message, no offset, no pop that waits for this acknowledgement.
     R.PULL_MESSAGE: {A.PULL_NOT_FOUND},
     R.LITE_PULL_MESSAGE: {A.PULL_NOT_FOUND},
+    R.PEEK_MESSAGE: {A.PULL_NOT_FOUND},
     R.QUERY_CONSUMER_OFFSET: {A.QUERY_NOT_FOUND},
     R.QUERY_MESSAGE: {A.QUERY_NOT_FOUND},
     R.ACK_MESSAGE: {A.NO_MESSAGE},
