@@ -73,6 +73,7 @@ class Endpoint:
         self._ticks = 0
         self._deadlines = False
         self._empty: asyncio.Event | None = None
+        self._is_stopping = False
 
     # -- connections -----------------------------------------------------------------------------------------
 
@@ -88,7 +89,9 @@ class Endpoint:
         if self._on_open is not None:
             self._on_open(connection)
         ip = connection.peer.ip
-        if self._per_ip[ip] > self.options.connections_per_ip_max:
+        if self._is_stopping:
+            connection.abort("shutting down")
+        elif self._per_ip[ip] > self.options.connections_per_ip_max:
             self._turn_away(next((one for one in self._silent if one.peer.ip == ip), connection))
         elif len(self.connections) > self.options.connections_max:
             self._turn_away(next(iter(self._silent)))
@@ -148,6 +151,7 @@ class Endpoint:
     # -- time ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._is_stopping = False
         self._schedule()
 
     def _schedule(self) -> None:
@@ -194,6 +198,7 @@ class Endpoint:
 
     async def stop(self, grace_ms: int = 1_000) -> None:
         """Close every connection once its answers have gone out, or at once after the grace time."""
+        self._is_stopping = True
         if self.connections:
             self._empty = asyncio.Event()
             for connection in list(self.connections):

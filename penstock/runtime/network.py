@@ -107,8 +107,9 @@ class _PeekingListener:
         self._loop = asyncio.get_running_loop()
         # Kept because closed sockets have no names.
         self.addresses = [(str(host), int(port)) for host, port, *_ in (sock.getsockname() for sock in socks)]
-        # The oldest first.
+        # Those that may be cancelled, the oldest first; and those whose transport is being made.
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._adopting: set[asyncio.Task[None]] = set()
         for sock in socks:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
 
@@ -128,7 +129,19 @@ class _PeekingListener:
         peer.setblocking(False)
         task = self._loop.create_task(self._serve(peer))
         self._tasks[task] = None
-        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        self._adopting.discard(task)
+
+    def _adopt(self) -> None:
+        """The present task must not be cancelled any more: uvloop would drop the transport of a plain connection and
+        never tell its protocol."""
+        task = asyncio.current_task()
+        if task in self._tasks:
+            del self._tasks[task]
+            self._adopting.add(task)
 
     async def _serve(self, peer: socket.socket) -> None:
         try:
@@ -145,6 +158,8 @@ class _PeekingListener:
             if secure and tls is None:
                 peer.close()
                 return
+            if tls is None:
+                self._adopt()
             await self._loop.connect_accepted_socket(
                 self._factory,
                 peer,
@@ -167,8 +182,8 @@ class _PeekingListener:
         self.stop_accepting()
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks or self._adopting:
+            await asyncio.gather(*self._tasks, *self._adopting, return_exceptions=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from penstock.remoting import (
     RemotingClient,
     RemotingOptions,
     RemotingServer,
+    TlsOptions,
     check,
 )
 from penstock.runtime import Runtime
@@ -29,7 +31,7 @@ OPTIONS = RemotingOptions()
 class Bench:
     """A server with a few handlers, and a client that can be asked back."""
 
-    def __init__(self, options: RemotingOptions = OPTIONS) -> None:
+    def __init__(self, options: RemotingOptions = OPTIONS, tls: TlsOptions | None = None) -> None:
         self.runtime = Runtime.system()
         self.seen: list[Command] = []
         self.opened: list[Connection] = []
@@ -49,6 +51,7 @@ class Bench:
             table,
             runtime=self.runtime,
             options=options,
+            tls=tls,
             on_open=self.opened.append,
             on_close=self.closed.append,
         )
@@ -354,3 +357,35 @@ def test_stopping_lets_answers_go_out() -> None:
         await bench.client.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_no_connection_is_forgotten_when_a_server_stops_while_it_is_accepted(loop: str) -> None:
+    """uvloop tells nobody of a connection that is cancelled while it is accepted: requests of it were still handled,
+    and their answers failed."""
+    failures: list[dict[str, object]] = []
+
+    async def scenario(steps: int) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        bench = Bench(tls=TlsOptions())
+        await bench.server.start()
+        host, port = bench.address.split(":")
+        peers = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        for _, writer in peers:
+            writer.write(encode_frame(Command(ECHO)) * 20)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await bench.server.stop()
+        for _, writer in peers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        await bench.client.close()
+        assert set(bench.opened) == set(bench.closed)
+
+    factory = asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+    for steps in range(12):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(scenario(steps))
+    assert failures == []
