@@ -327,6 +327,25 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{one_line(question)} Add --yes to say so", click.get_current_context())
-    if not click.confirm(one_line(question), err=True):
+    if not _is_confirmed(one_line(question)):
         note("nothing was changed")
         click.get_current_context().exit(EXIT_NOT_FOUND)
+
+
+def _is_confirmed(question: str) -> bool:
+    import sys
+
+    from penstock.cli.signals import read_line
+
+    while True:
+        click.echo(f"{question} [y/N]: ", nl=False, err=True)
+        try:
+            line = read_line(sys.stdin)
+        except KeyboardInterrupt:
+            line = ""
+        if not line:
+            raise click.Abort
+        answer = line.strip().lower()
+        if answer in ("y", "yes", "n", "no", ""):
+            return answer in ("y", "yes")
+        complain("answer y or n")

@@ -19,6 +19,7 @@ import click
 from penstock.cli.clients import Cluster, client_options, echo_json, reaching
 from penstock.cli.complaints import awaiting, note
 from penstock.cli.option_types import MomentType, NumberType, PairType, SpanType
+from penstock.cli.signals import read_line
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -133,7 +134,7 @@ class _Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         # A line without an end must not fill the memory: a part of it is too large for a message as well.
-        for line in iter(lambda: self._stream.readline(LINE_BYTES_MAX), b""):
+        for line in iter(lambda: read_line(self._stream, LINE_BYTES_MAX), b""):
             body = line.removesuffix(b"\n").removesuffix(b"\r")
             if body:
                 yield body
