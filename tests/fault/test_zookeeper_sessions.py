@@ -4,7 +4,8 @@ ZooKeeper server."""
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -44,15 +45,20 @@ def zookeeper(servers: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
     return servers
 
 
+@asynccontextmanager
 async def opened(
     zookeeper: ZooKeeperEnsemble, operation_timeout_ms: int = BRIEF_MS, session_timeout_ms: int = SESSION_MS
-) -> ZooKeeperMetadata:
+) -> AsyncIterator[ZooKeeperMetadata]:
+    """Stopped also after a failure: its threads draw random numbers, which fails later tests of the process."""
     options = ZooKeeperOptions(
         zookeeper.hosts, session_timeout_ms=session_timeout_ms, operation_timeout_ms=operation_timeout_ms
     )
     store = ZooKeeperMetadata(options)
     await store.start()
-    return store
+    try:
+        yield store
+    finally:
+        await store.stop()
 
 
 def roles(first: Candidate, second: Candidate) -> tuple[Candidate, Candidate]:
@@ -131,31 +137,30 @@ def test_while_zookeeper_is_stopped_nobody_leads_and_nothing_is_claimed(zookeepe
     """Also from the server's own pause: its clients must not believe in a session that it cannot confirm."""
 
     async def life() -> None:
-        store = await opened(zookeeper)
-        election = store.election("/lead", "a")
-        await election.start()
-        states: list[SessionState] = []
-        store.on_state(states.append)
-        await until(lambda: election.is_leader)
-        server = zookeeper.servers[0]
-        server.pause()
-        try:
-            led_ms = paused_ms = store.clock_ms
-            while True:
-                at_ms = store.clock_ms
-                if not election.is_leader:
-                    break
-                led_ms = at_ms
-                await asyncio.sleep(0.005)
-            assert led_ms - paused_ms <= SESSION_MS
-            with pytest.raises((MetadataUnavailableError, MetadataUnknownError)):
-                await store.set("/lead/term", b"99")
-        finally:
-            server.resume()
-        await until_connected(states)
-        await until(lambda: election.is_leader)
-        await election.stop()
-        await store.stop()
+        async with opened(zookeeper) as store:
+            election = store.election("/lead", "a")
+            await election.start()
+            states: list[SessionState] = []
+            store.on_state(states.append)
+            await until(lambda: election.is_leader)
+            server = zookeeper.servers[0]
+            server.pause()
+            try:
+                led_ms = paused_ms = store.clock_ms
+                while True:
+                    at_ms = store.clock_ms
+                    if not election.is_leader:
+                        break
+                    led_ms = at_ms
+                    await asyncio.sleep(0.005)
+                assert led_ms - paused_ms <= SESSION_MS
+                with pytest.raises((MetadataUnavailableError, MetadataUnknownError)):
+                    await store.set("/lead/term", b"99")
+            finally:
+                server.resume()
+            await until_connected(states)
+            await until(lambda: election.is_leader)
+            await election.stop()
 
     asyncio.run(life())
 
@@ -163,24 +168,23 @@ def test_while_zookeeper_is_stopped_nobody_leads_and_nothing_is_claimed(zookeepe
 @pytest.mark.fault("F11")
 def test_a_server_that_comes_back_has_kept_session_and_entries(zookeeper: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = await opened(zookeeper, PATIENT_MS, SURVIVING_SESSION_MS)
-        await store.create("/mine", b"", ephemeral=True)
-        await store.create("/lasting", b"1")
-        calls: list[str] = []
-        store.watch("/lasting", calls.append)
-        states: list[SessionState] = []
-        store.on_state(states.append)
-        zookeeper.servers[0].kill()
-        await until(lambda: states == [SessionState.SUSPENDED])
-        await asyncio.to_thread(zookeeper.start)
-        await until_connected(states)
-        # However long the server was away: it counts the session anew.
-        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
-        assert await store.get("/mine") is not None
-        calls.clear()
-        await store.set("/lasting", b"2")
-        await until(lambda: calls)
-        await store.stop()
+        async with opened(zookeeper, PATIENT_MS, SURVIVING_SESSION_MS) as store:
+            await store.create("/mine", b"", ephemeral=True)
+            await store.create("/lasting", b"1")
+            calls: list[str] = []
+            store.watch("/lasting", calls.append)
+            states: list[SessionState] = []
+            store.on_state(states.append)
+            zookeeper.servers[0].kill()
+            await until(lambda: states == [SessionState.SUSPENDED])
+            await asyncio.to_thread(zookeeper.start)
+            await until_connected(states)
+            # However long the server was away: it counts the session anew.
+            assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+            assert await store.get("/mine") is not None
+            calls.clear()
+            await store.set("/lasting", b"2")
+            await until(lambda: calls)
 
     asyncio.run(life())
 
@@ -200,22 +204,20 @@ def test_a_server_that_has_forgotten_everything_serves_nobody_who_remembers(
         zookeeper.start()
 
     async def life() -> None:
-        store = await opened(zookeeper)
-        election = store.election("/lead", "a")
-        await election.start()
-        await until(lambda: election.is_leader)
-        for number in range(50):
-            await store.create(f"/seen-{number}", b"")
-        await asyncio.to_thread(forget)
-        await until(lambda: not election.is_leader)
-        with pytest.raises(MetadataUnavailableError, match=zookeeper.hosts):
-            await store.create("/more", b"")
-        assert store.state is SessionState.SUSPENDED
-        await election.stop()
-        await store.stop()
-        store = await opened(zookeeper)
-        assert await store.children("/") == ()
-        await store.stop()
+        async with opened(zookeeper) as store:
+            election = store.election("/lead", "a")
+            await election.start()
+            await until(lambda: election.is_leader)
+            for number in range(50):
+                await store.create(f"/seen-{number}", b"")
+            await asyncio.to_thread(forget)
+            await until(lambda: not election.is_leader)
+            with pytest.raises(MetadataUnavailableError, match=zookeeper.hosts):
+                await store.create("/more", b"")
+            assert store.state is SessionState.SUSPENDED
+            await election.stop()
+        async with opened(zookeeper) as store:
+            assert await store.children("/") == ()
 
     asyncio.run(life())
 
@@ -223,23 +225,21 @@ def test_a_server_that_has_forgotten_everything_serves_nobody_who_remembers(
 @pytest.mark.fault("F11")
 def test_a_short_absence_is_waited_out_and_a_long_one_is_an_error(zookeeper: ZooKeeperEnsemble) -> None:
     async def life() -> None:
-        store = await opened(zookeeper, PATIENT_MS)
-        await store.create("/a", b"1")
-        zookeeper.servers[0].kill()
-        reading = asyncio.create_task(store.get("/a"))
-        await until(lambda: store.state is SessionState.SUSPENDED)
-        assert not reading.done()
-        await asyncio.to_thread(zookeeper.start)
-        entry = await reading
-        assert entry is not None
-        assert entry.value == b"1"
-        await store.stop()
-        store = await opened(zookeeper)
-        zookeeper.servers[0].kill()
-        with pytest.raises(MetadataError) as error:
-            await store.get("/a")
-        assert isinstance(error.value, MetadataUnavailableError)
-        assert zookeeper.hosts in error.value.message
-        await store.stop()
+        async with opened(zookeeper, PATIENT_MS) as store:
+            await store.create("/a", b"1")
+            zookeeper.servers[0].kill()
+            reading = asyncio.create_task(store.get("/a"))
+            await until(lambda: store.state is SessionState.SUSPENDED)
+            assert not reading.done()
+            await asyncio.to_thread(zookeeper.start)
+            entry = await reading
+            assert entry is not None
+            assert entry.value == b"1"
+        async with opened(zookeeper) as store:
+            zookeeper.servers[0].kill()
+            with pytest.raises(MetadataError) as error:
+                await store.get("/a")
+            assert isinstance(error.value, MetadataUnavailableError)
+            assert zookeeper.hosts in error.value.message
 
     asyncio.run(life())
