@@ -89,7 +89,7 @@ def test_a_broker_that_dies_is_warned_of_once(
             next(iter(consumer))
             assert server.broker is not None
             thread.run(server.broker.stop())
-            wait_until(lambda: heard(caplog, "group g has read nothing from broker test-broker for 0 s"))
+            wait_until(lambda: heard(caplog, "group g has read nothing from broker test-broker for"))
             wait_until(
                 lambda: heard(caplog, "keeps trying: cannot connect to 127.0.0.1:", "Connection refused")
             )
