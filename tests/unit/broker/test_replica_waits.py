@@ -200,7 +200,7 @@ def test_with_fewer_in_sync_a_master_that_may_waits_for_fewer(tmp_path: Path) ->
 @pytest.mark.seed("S3-52")
 def test_replication_can_be_demanded_of_an_asynchronous_master(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with master(tmp_path, slave_timeout_ms=300) as bench:
+        async with master(tmp_path, slave_timeout_ms=1_500) as bench:
             assert "IN_SYNC_REPLICAS_NOT_ENOUGH" in ((await send(bench, "replicated")).remark or "")
             assert bench.broker.store.log.max_offset == 0
             slave = await HandSlave.connect(bench, first=0)
