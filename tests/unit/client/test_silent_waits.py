@@ -211,7 +211,7 @@ def test_pop_reports_what_is_not_acknowledged_and_releases_it(
         penstock.Producer(penstock_broker) as producer,
         penstock.Admin(penstock_broker) as admin,
         penstock.Consumer(
-            penstock_broker, "g", delivery="pop", start_from="first", invisible_ms=1_000, orderly=orderly
+            penstock_broker, "g", delivery="pop", start_from="first", invisible_ms=2_000, orderly=orderly
         ) as consumer,
     ):
         admin.create_topic("T", queues=1)
