@@ -46,7 +46,7 @@ async def _call(address: str, command: Command, timeout_ms: int) -> Command:
         await client.close()
 
 
-def raw(address: str, command: Command, timeout_ms: int = 5_000) -> Command:
+def raw(address: str, command: Command, timeout_ms: int = 60_000) -> Command:
     """One request over a connection of its own."""
     return asyncio.run(_call(address, command, timeout_ms))
 

@@ -7,6 +7,7 @@ import socket
 import struct
 
 from penstock.protocol.command import Command, decode_frame, encode_frame
+from tests.waiting import DEADLINE_S
 
 
 class RawPeer:
@@ -45,7 +46,7 @@ class RawPeer:
             pass
         return answer
 
-    async def is_closed(self, seconds: float = 5.0) -> bool:
+    async def is_closed(self, seconds: float = DEADLINE_S) -> bool:
         """Whether the server closes the connection within this time, whatever it answers before."""
         try:
             async with asyncio.timeout(seconds):

@@ -35,7 +35,7 @@ class Pair:
         node = EmbeddedBroker(self._folder / name, broker=options, store=STORE)
         await node.start()
         assert node.broker is not None
-        await node.broker.registration.wait_registered(5_000)
+        await node.broker.registration.wait_registered(60_000)
         self.up[name] = node
 
     async def stop(self, name: str) -> None:

@@ -16,6 +16,7 @@ from penstock.broker.options import BrokerOptions
 from penstock.protocol.bodies import SubscriptionData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.runtime import Runtime
 from penstock.testing import ManualClock
 from tests.support.running_broker import (
     Bench,
@@ -265,14 +266,20 @@ def test_a_waiting_pull_is_answered_by_what_it_wants_only(tmp_path: Path) -> Non
 
 def test_a_waiting_pull_that_gives_up_says_how_far_it_looked(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with filtering(tmp_path) as bench:
+        clock = ManualClock()
+        async with filtering(tmp_path, runtime=Runtime(clock=clock)) as bench:
             await fill(bench, 1)
             waiting = asyncio.ensure_future(pull_sql(bench, "price > 99", offset=1, wait_ms=500))
+            await pulls_held(bench)
             other = bench.connect()
             await other.send(body=b"cheap", price="1")
+            clock.advance(1_000)
             answer = await waiting
             assert (answer.code, following(answer)) == (NO_MATCH, 2)
-            nothing = await pull_sql(bench, "price > 99", offset=2, wait_ms=1)
+            waiting = asyncio.ensure_future(pull_sql(bench, "price > 99", offset=2, wait_ms=1))
+            await pulls_held(bench)
+            clock.advance(1_000)
+            nothing = await waiting
             assert (nothing.code, following(nothing)) == (ResponseCode.PULL_NOT_FOUND, 2)
 
     run(scenario)
@@ -298,7 +305,7 @@ def test_a_waiting_pull_follows_its_group(tmp_path: Path, first: str, second: st
             answer = await waiting
             assert bodies(answer)[-1:] == [b"cheap" if second != "*" else b"dear"]
             # One in a request stays what it was.
-            inline = asyncio.ensure_future(pull_sql(bench, "price = 7", offset=3, wait_ms=10_000))
+            inline = asyncio.ensure_future(pull_sql(bench, "price = 7", offset=3, wait_ms=50_000))
             await other.heartbeat(expression="*", sub_version=3)
             await other.send(body=b"six", price="6")
             await other.send(body=b"seven", price="7")

@@ -149,7 +149,7 @@ def test_a_flush_that_takes_too_long_is_code_10_with_the_place_of_the_message(
             flusher.when_flushed = original  # type: ignore[method-assign]
             for args in held:
                 original(*args)
-            pulled = await bench.client.pull(offset=2, wait_ms=5_000)
+            pulled = await bench.client.pull(offset=2, wait_ms=50_000)
             assert [m.body for m in records(pulled.body)] == [b"slow"]
 
     run(scenario)

@@ -17,6 +17,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.topic_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from penstock.runtime import SeededEntropy
 from penstock.store import FlushMode
+from penstock.testing.reserved_port import ReservedPort
 from tests.support.idempotent_sends import BATCH, SEND, bodies, send, send_batch
 from tests.support.running_broker import (
     STORE,
@@ -312,7 +313,8 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
         data = tmp_path / "data"
         file = data / "config" / FILE_NAME
         answers: dict[int, Command] = {}
-        async with running(data, idempotence_save_interval_ms=1) as bench:
+        port = ReservedPort()  # of both lives
+        async with running(data, port=port.number, idempotence_save_interval_ms=1) as bench:
             for sequence in range(20):
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
             await until(file.exists)
@@ -320,7 +322,6 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
                 old = file.read_bytes()
             for sequence in range(20, 30):
                 answers[sequence] = await send(bench.client, sequence, b"%d" % sequence)
-            port = bench.broker.listening().port
             if is_crash:
                 data = crashed(data)
                 file = data / "config" / FILE_NAME
@@ -330,7 +331,7 @@ def test_what_was_stored_is_known_after_a_restart(tmp_path: Path, is_crash: bool
             file.write_bytes(file.read_bytes()[:-5])
         elif snapshot == "old":
             file.write_bytes(old)
-        async with running(data, port=port) as bench:
+        async with running(data, port=port.number) as bench:
             for sequence, first in answers.items():
                 again = await send(bench.client, sequence, b"%d" % sequence)
                 assert answer(again) == answer(first)
@@ -481,11 +482,11 @@ def test_a_storm_of_repetitions_leaves_every_message_exactly_once(tmp_path: Path
     async def scenario() -> None:
         seen: dict[int, tuple[object, ...]] = {}
         data = tmp_path / "data"
-        async with running(data) as bench:
+        port = ReservedPort()  # of both lives
+        async with running(data, port=port.number) as bench:
             await storm(bench, seen, 120)
-            port = bench.broker.listening().port
             data = crashed(data)
-        async with running(data, port=port) as bench:
+        async with running(data, port=port.number) as bench:
             await storm(bench, seen, 120)
             found = [body for queue in range(3) for body in await bodies(bench, queue)]
         wanted = {b"%d" % sequence for sequence in seen}

@@ -233,7 +233,7 @@ def test_name_servers_are_told_once_the_broker_answers(tmp_path: Path) -> None:
         await nameserver.start()
         try:
             async with running(tmp_path, name_servers=(nameserver.address,)) as bench:
-                assert await bench.broker.registration.wait_registered(5_000)
+                assert await bench.broker.registration.wait_registered(60_000)
                 asking = Client(nameserver.address)
                 await bench.client.send("Fresh")
                 request = (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Fresh"})

@@ -36,7 +36,7 @@ def test_a_new_topic_is_known_to_every_name_server_at_once(tmp_path: Path) -> No
         asking = RemotingClient(runtime=Runtime.system())
         addresses = tuple(server.address for server in servers)
         async with running(tmp_path, name_servers=addresses) as bench:
-            assert await bench.broker.registration.wait_registered(5_000)
+            assert await bench.broker.registration.wait_registered(60_000)
             for address in addresses:
                 model = await route(asking, address, "TBW102")
                 assert model is not None

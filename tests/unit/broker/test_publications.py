@@ -213,7 +213,7 @@ def test_delayed_messages_wait_from_their_publication_on(tmp_path: Path) -> None
             assert waiting.properties["UNIQ_KEY"] == "U1"
             [last] = bench.broker.store.read(SCHEDULE_TOPIC, 4, 0)
             assert last.properties["DELAY"] == "5"
-            found = records((await bench.client.pull(queue=2, offset=1, wait_ms=5_000)).body)
+            found = records((await bench.client.pull(queue=2, offset=1, wait_ms=50_000)).body)
             assert [(m.body, m.tag) for m in found] == [(body_of(1), "a")]
             assert found[0].store_timestamp - waiting.store_timestamp >= 1_000
             assert found[0].prepared_transaction_offset == 0

@@ -64,7 +64,7 @@ def test_running_info_is_what_the_client_says(tmp_path: Path) -> None:
 
 def test_a_consumer_that_is_gone_old_or_silent(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, relay_timeout_ms=200) as bench:
+        async with running(tmp_path, relay_timeout_ms=1_500) as bench:
             answer = await running_info(bench)
             assert (answer.code, "not online" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
             old = await consumer(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, Asked(), version=61)
@@ -209,7 +209,7 @@ def test_a_reply_reaches_the_one_who_asked(tmp_path: Path, code: int, is_stored:
 
 def test_a_reply_that_does_not_arrive_is_said_to(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, relay_timeout_ms=200) as bench:
+        async with running(tmp_path, relay_timeout_ms=1_500) as bench:
             for requester in ("nobody", ""):
                 answer = await reply(bench, requester)
                 assert answer.code == ResponseCode.SYSTEM_ERROR

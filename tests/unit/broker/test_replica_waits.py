@@ -155,7 +155,7 @@ def test_whoever_does_not_want_to_wait_does_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 def test_without_enough_slaves_in_sync_nothing_is_stored(tmp_path: Path, fast: bool) -> None:
     async def scenario() -> None:
-        async with master(tmp_path, fast=fast, ha_max_gap_not_in_sync_bytes=1_000, **TWO) as bench:
+        async with master(tmp_path, fast=fast, ha_max_gap_not_in_sync_bytes=1_000, **PATIENT) as bench:
             refused = await send(bench)
             assert refused.code == ResponseCode.SYSTEM_ERROR
             assert "IN_SYNC_REPLICAS_NOT_ENOUGH" in (refused.remark or "")
@@ -186,7 +186,7 @@ def test_without_enough_slaves_in_sync_nothing_is_stored(tmp_path: Path, fast: b
 
 def test_with_fewer_in_sync_a_master_that_may_waits_for_fewer(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with master(tmp_path, auto_in_sync_replicas=True, **TWO) as bench:
+        async with master(tmp_path, auto_in_sync_replicas=True, **TWO | {"slave_timeout_ms": 1_500}) as bench:
             assert said(await send(bench)) == (0, "memory")
             slave = await HandSlave.connect(bench, first=0)
             assert said(await send(bench))[0] == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -200,7 +200,7 @@ def test_with_fewer_in_sync_a_master_that_may_waits_for_fewer(tmp_path: Path) ->
 @pytest.mark.seed("S3-52")
 def test_replication_can_be_demanded_of_an_asynchronous_master(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with master(tmp_path, slave_timeout_ms=300) as bench:
+        async with master(tmp_path, slave_timeout_ms=1_500) as bench:
             assert "IN_SYNC_REPLICAS_NOT_ENOUGH" in ((await send(bench, "replicated")).remark or "")
             assert bench.broker.store.log.max_offset == 0
             slave = await HandSlave.connect(bench, first=0)
@@ -341,6 +341,7 @@ def test_a_publication_is_answered_when_the_slave_has_it_also_when_it_is_asked_f
                 answer = await publish(bench.client, "query", 1, [handle])
                 assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
                 assert answer.fields["penstockOutcome"] == "unknown"
+            await until(lambda: slave.end >= bench.broker.store.log.max_offset)
             slave.ack(slave.end)
             assert (await publish(bench.client, "query", 1, [handle])).code == 0
             assert len(shown(bench)) == 5  # once, whatever was asked how often

@@ -518,7 +518,7 @@ def test_a_client_that_does_not_wait_is_answered_before_the_flush(tmp_path: Path
             assert answer.code == 0
             assert len(flushes) == 1
             assert bench.broker.flow.waiting == 0
-            pulled = await bench.client.pull(wait_ms=5_000)
+            pulled = await bench.client.pull(wait_ms=50_000)
             assert [m.body for m in records(pulled.body)] == [b"hello"]
 
     run(scenario)

@@ -39,7 +39,7 @@ async def two_brokers(folder: Path) -> AsyncIterator[tuple[str, dict[str, Broker
             options = replace(BROKER, broker_name=name, name_servers=(nameserver.address,))
             running[name] = Broker(options, STORE, folder / name, runtime=runtime)
             await running[name].start()
-            await running[name].registration.wait_registered(5_000)
+            await running[name].registration.wait_registered(60_000)
         yield nameserver.address, running
     finally:
         for broker in running.values():
@@ -80,7 +80,7 @@ def test_brokers_side_by_side_share_topics_and_nothing_else(tmp_path: Path) -> N
 
             async with (
                 AsyncConsumer(address, "g", listener=listen, start_from="first") as consumer,
-                AsyncProducer(address, "p") as producer,
+                AsyncProducer(address, "p", send_timeout_ms=60_000) as producer,
             ):
                 await consumer.subscribe("T")
                 # Partitions of a topic are on both: twice the brokers is twice the room and the disks.

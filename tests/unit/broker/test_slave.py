@@ -61,7 +61,7 @@ async def pair(
         async with AsyncExitStack() as stack:
             known = {"name_servers": (names.address,), **options}
             master = await stack.enter_async_context(running(path / "master", **known))
-            await master.broker.registration.wait_registered(5_000)
+            await master.broker.registration.wait_registered(60_000)
             mine = {**known, "broker_id": 1, "role": BrokerRole.SLAVE, **QUICK, **(slave_options or {})}
             slave = await stack.enter_async_context(running(path / "slave", **mine))
             found = Pair(master, slave)

@@ -184,7 +184,7 @@ def test_a_one_way_end_gets_no_answer_and_counts(tmp_path: Path) -> None:
             half = await prepare(bench.client, "U1")
             connection = await bench.client.remoting.connection(bench.broker.address)
             connection.send(Command(RequestCode.END_TRANSACTION, half.end(COMMIT)))
-            assert (await bench.client.pull(wait_ms=5_000)).code == 0
+            assert (await bench.client.pull(wait_ms=50_000)).code == 0
 
     run(scenario)
 
@@ -201,7 +201,7 @@ def test_a_delay_is_looked_at_when_the_message_is_committed(tmp_path: Path) -> N
             # Committed, as the log says: once more adds nothing.
             assert (await end(bench.client, half, COMMIT)).code == 0
             assert len(stored(bench, SCHEDULE_TOPIC)) == 1
-            answer = await bench.client.pull(wait_ms=5_000)
+            answer = await bench.client.pull(wait_ms=50_000)
             [message] = records(answer.body)
             assert message.store_timestamp - waiting.store_timestamp >= 1_000
 

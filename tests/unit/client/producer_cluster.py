@@ -15,6 +15,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import Connection, ProcessorTable, RemotingServer
 from penstock.runtime import Runtime
+from penstock.testing.reserved_port import ReservedPort
 
 Behaviour = Callable[[Connection, Command], "Command | Awaitable[Command | None] | None"]
 
@@ -42,12 +43,13 @@ class FakeServer:
         self.table = ProcessorTable()
         self.server: RemotingServer | None = None
         self.requests: list[Command] = []
-        self.port = 0
+        # Kept while it is stopped: it may start again, and nobody else answers there meanwhile.
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
 
     async def start(self) -> None:
         self.server = RemotingServer("127.0.0.1", self.port, self.table, runtime=Runtime.system())
         await self.server.start()
-        self.port = self.server.address.port
 
     async def stop(self) -> None:
         if self.server is not None:

@@ -282,7 +282,7 @@ def test_silence_leaves_the_outcome_unknown():
         assert len(caught.value.attempts) == 2
         assert len(sends(fake)) == 2
 
-    run(scenario, send_timeout_ms=60, retries=1)
+    run(scenario, send_timeout_ms=500, retries=1)
 
 
 def test_a_connection_that_breaks_leaves_the_outcome_unknown():
@@ -673,8 +673,10 @@ def test_a_send_waits_for_room_and_gives_up_after_its_time():
             producer.send_nowait("T", b"x" * 1500)
         with pytest.raises(BufferFullError):
             producer.enqueue("T", b"x" * 1500)
+        await until(lambda: held)  # connecting is no part of the wait for room
         waiting = asyncio.ensure_future(producer.send("T", b"y" * 1500))
-        await until(lambda: held)
+        await turns()
+        assert not waiting.done()
         connection, request = held.pop()
         connection.answer(request, broker.store(request))
         await first
@@ -745,6 +747,7 @@ def test_close_gives_up_after_its_time():
             producer = await AsyncProducer(fake.address, "pg").start()
             fake.brokers[0].behave = lambda _, request: None
             future = producer.send_nowait("T", b"x")
+            await until(lambda: sends(fake))
             with pytest.raises(SendUnknownError, match="unanswered"):
                 await producer.close(timeout_s=0.05)
             with pytest.raises(SendUnknownError):

@@ -524,7 +524,7 @@ def test_closing_ends_loops_and_refuses_the_rest(address: str) -> None:
     ended: list[bool] = []
     thread = threading.Thread(target=lambda: ended.append(list(consumer) == []))
     thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: consumer._turns, "the loop to begin")
     consumer.close()
     thread.join(60)
     assert ended == [True]

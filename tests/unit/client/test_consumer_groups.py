@@ -231,7 +231,7 @@ def test_a_broker_that_comes_back_is_pulled_from_again(tmp_path: Path) -> None:
         options = replace(embedded.broker_options, name_servers=(embedded.address,))
         embedded.broker = Broker(options, embedded.store_options, tmp_path / "data", runtime=embedded.runtime)
         await embedded.broker.start()
-        await embedded.broker.registration.wait_registered(5_000)
+        await embedded.broker.registration.wait_registered(60_000)
 
     asyncio.run(scenario())
 

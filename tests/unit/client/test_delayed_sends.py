@@ -13,14 +13,15 @@ from penstock.errors import CodecError, MessageError, ResponseError
 from penstock.protocol.recall import RecallHandle
 from penstock.testing import broker
 from tests.support.cluster_commands import Commands, lines
+from tests.waiting import DEADLINE_S, PATIENT_SENDS
 
 TOPIC = "reminders"
 
 
-def received(address: str, count: int, timeout_s: float = 20.0) -> list[tuple[bytes, float]]:
+def received(address: str, count: int) -> list[tuple[bytes, float]]:
     """Bodies and when they were delivered."""
     found: list[tuple[bytes, float]] = []
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + DEADLINE_S
     with penstock.Consumer(address, "readers", start_from="first") as consumer:
         consumer.subscribe(TOPIC)
         while len(found) < count and time.monotonic() < deadline:
@@ -32,28 +33,29 @@ def received(address: str, count: int, timeout_s: float = 20.0) -> list[tuple[by
 @pytest.mark.seed("S2-36")
 @pytest.mark.invariant("I8")
 def test_delay_deliver_at_and_recall() -> None:
-    with broker() as address:
+    with broker() as address, penstock.Producer(address, **PATIENT_SENDS) as producer:
+        # In one queue, and each due after the one before it, however long the sends take.
+        producer.send(TOPIC, b"past", deliver_at=time.time() - 60, queue_key="k")
+        back = producer.send(TOPIC, b"never", delay=2.0, queue_key="k")
+        handle = RecallHandle.decode(back.recall_handle)
+        assert (handle.topic, handle.unique) == (TOPIC, back.msg_id)
+        assert producer.recall(back.recall_handle) == back.msg_id
         started = time.time()
-        with penstock.Producer(address) as producer:
-            soon = producer.send(TOPIC, b"delay", delay=1.2)
-            producer.send(TOPIC, b"timedelta", delay=timedelta(seconds=1.5))
-            producer.send(TOPIC, b"datetime", deliver_at=datetime.now(UTC) + timedelta(seconds=1.8))
-            producer.send(TOPIC, b"epoch", deliver_at=started + 2.1)
-            producer.send(TOPIC, b"past", deliver_at=started - 60)
-            back = producer.send(TOPIC, b"never", deliver_at=started + 2.2)
-            handle = RecallHandle.decode(back.recall_handle)
-            assert (handle.topic, handle.unique) == (TOPIC, back.msg_id)
-            assert producer.recall(back.recall_handle) == back.msg_id
-            found = dict(received(address, 5))
-            assert list(found) == [b"past", b"delay", b"timedelta", b"datetime", b"epoch"]
-            for body, ahead in ((b"delay", 1.2), (b"timedelta", 1.5), (b"datetime", 1.8), (b"epoch", 2.1)):
-                assert found[body] - started >= ahead - 0.005  # the store's clock is read once per group
-            with pytest.raises(ResponseError) as refused:
-                producer.recall(soon.recall_handle)
-            assert refused.value.code == 604
-            with pytest.raises(CodecError):
-                producer.recall("nonsense")
-            assert producer.send(TOPIC, b"now").recall_handle == ""
+        soon = producer.send(TOPIC, b"delay", delay=1.2, queue_key="k")
+        producer.send(TOPIC, b"timedelta", delay=timedelta(seconds=1.5), queue_key="k")
+        at = datetime.now(UTC) + timedelta(seconds=1.8)
+        producer.send(TOPIC, b"datetime", deliver_at=at, queue_key="k")
+        producer.send(TOPIC, b"epoch", deliver_at=time.time() + 2.1, queue_key="k")
+        found = dict(received(address, 5))
+        assert list(found) == [b"past", b"delay", b"timedelta", b"datetime", b"epoch"]
+        for body, ahead in ((b"delay", 1.2), (b"timedelta", 1.5), (b"datetime", 1.8), (b"epoch", 2.1)):
+            assert found[body] - started >= ahead - 0.005  # the store's clock is read once per group
+        with pytest.raises(ResponseError) as refused:
+            producer.recall(soon.recall_handle)
+        assert refused.value.code == 604
+        with pytest.raises(CodecError):
+            producer.recall("nonsense")
+        assert producer.send(TOPIC, b"now").recall_handle == ""
 
 
 HOSTILE: list[dict[str, Any]] = [

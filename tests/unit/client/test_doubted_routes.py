@@ -28,7 +28,7 @@ def test_whoever_asks_again_finds_who_took_its_place(tmp_path: Path) -> None:
             options = replace(BROKER, name_servers=(names.address,))
             found = Broker(options, STORE, tmp_path / folder, runtime=runtime)
             await found.start()
-            await found.registration.wait_registered(10_000)
+            await found.registration.wait_registered(60_000)
             return found
 
         first = await broker("first")

@@ -98,7 +98,8 @@ def test_brokers_hear_of_every_group_and_of_its_end():
                 assert beat.client_id == instance.client_id
                 assert [p.group_name for p in beat.producers] == ["pg"]
                 assert [c.group_name for c in beat.consumers] == ["cg"]
-            assert instance.broker_versions == dict.fromkeys((b.address for b in fake.brokers), 479)
+            versions = dict.fromkeys((b.address for b in fake.brokers), 479)
+            await until(lambda: instance.broker_versions == versions)  # the answers come after the heartbeats
             await instance.remove_producer("pg")
             assert fake.brokers[0].count(RequestCode.UNREGISTER_CLIENT) == 0
             await instance.remove_producer("pg")

@@ -174,7 +174,9 @@ def test_the_registry_says_which_broker_has_the_partition_of_a_key_and_is_asked_
 
     async def scenario() -> None:
         async with cluster(topics={"T": 5}) as found, AsyncExitStack() as stack:
-            admin = await stack.enter_async_context(penstock.AsyncAdmin(found.node.address))
+            admin = await stack.enter_async_context(
+                penstock.AsyncAdmin(found.node.address, route_interval_ms=300_000)
+            )
             producer = await stack.enter_async_context(
                 AsyncProducer(found.node.address, partition_by_key=True)
             )

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.client.loop_thread import LoopThread
 from penstock.errors import ClientError
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,16 +58,21 @@ def test_errors_come_back_and_a_timeout_cancels(thread):
 
     with pytest.raises(ValueError, match="wrong"):
         thread.run(fail())
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def watched():
+        begun.set()
         try:
             await for_ever()
         finally:
             ended.set()
 
-    with pytest.raises(TimeoutError):
-        thread.run(watched(), timeout_s=0.01)
+    def is_cancelled_under_way():
+        with pytest.raises(TimeoutError):
+            thread.run(watched(), timeout_s=0.01)
+        return begun.is_set()
+
+    wait_until(is_cancelled_under_way)  # a busy loop may not have begun with it in time
     assert ended.wait(60)
 
 

@@ -144,7 +144,7 @@ def test_after_the_last_try_it_is_a_dead_letter_and_the_queue_goes_on() -> None:
 def test_what_a_dead_consumer_had_comes_to_another_in_order() -> None:
     with broker() as address:
         send(address, 4)
-        doomed = consumer(address, invisible_ms=2_000)
+        doomed = consumer(address)
         doomed.start()
         doomed.subscribe("T")
         had: list[ReceivedMessage] = []

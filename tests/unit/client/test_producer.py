@@ -211,9 +211,10 @@ def test_a_program_that_ends_without_closing_loses_nothing(address):
 
 
 def test_a_cancelled_future_does_not_disturb_its_batch(address):
-    with Producer(address, linger_ms=50) as producer:
+    with Producer(address, linger_ms=60_000) as producer:
         first, second = (producer.send_async("Cancel", b"%d" % n) for n in range(2))
         assert first.cancel()
+        producer.flush()
         assert second.result(60).queue_offset in (0, 1)
 
 

@@ -111,21 +111,21 @@ def test_answers_that_nobody_wants_are_passed_over(peer, sockets):
 
 
 def test_a_silent_peer_is_given_up_and_a_slow_one_is_not(peer, sockets, monkeypatch):
-    monkeypatch.setattr(pull_socket, "SILENT_S", 0.5)
+    monkeypatch.setattr(pull_socket, "SILENT_S", 1.0)
     used = sockets.borrow(peer.address)
     sock = peer.accept()
     whole = answer(used.ask(request()), b"slow")
 
     def trickle() -> None:
         for at in range(0, len(whole), -(-len(whole) // 8)):
-            time.sleep(0.15)
+            time.sleep(0.2)
             sock.sendall(whole[at : at + -(-len(whole) // 8)])
 
     thread = threading.Thread(target=trickle)
     thread.start()
     started = time.monotonic()
     assert used.body(used.head(1)[0]).body == b"slow"
-    assert time.monotonic() - started > 0.5
+    assert time.monotonic() - started > 1.0
     thread.join()
     used.ask(request())
     with pytest.raises(CallTimeoutError, match=r"did not answer in time"):

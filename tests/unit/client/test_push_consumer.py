@@ -110,7 +110,7 @@ def test_a_slow_consumer_is_sent_no_more_than_it_has_room_for() -> None:
             admin.create_topic("T", queues=1)
         send(address, "T", *numbered(300))
         gate = threading.Event()
-        seen = Seen(lambda message: gate.wait(30) and None)
+        seen = Seen(lambda message: gate.wait(120) and None)
         settings = {**PUSH, "threads": 1, "queue_messages_max": 20}
         with penstock.Consumer(address, listener=seen, **settings) as consumer:
             consumer.subscribe("T")

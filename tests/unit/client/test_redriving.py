@@ -140,7 +140,7 @@ def test_a_rate_is_kept(address: str) -> None:
             results = [result async for result in admin.dead_letters.redrive("g", rate=20)]
             spent = loop.time() - began
             assert outcomes(results) == ["sent"] * 12
-            assert 11 / 20 <= spent < 5
+            assert 11 / 20 <= spent < 30
 
     asyncio.run(scenario())
 

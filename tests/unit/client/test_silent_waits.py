@@ -89,7 +89,7 @@ def test_a_broker_that_dies_is_warned_of_once(
             next(iter(consumer))
             assert server.broker is not None
             thread.run(server.broker.stop())
-            wait_until(lambda: heard(caplog, "group g has read nothing from broker test-broker for 0 s"))
+            wait_until(lambda: heard(caplog, "group g has read nothing from broker test-broker for"))
             wait_until(
                 lambda: heard(caplog, "keeps trying: cannot connect to 127.0.0.1:", "Connection refused")
             )
@@ -211,7 +211,7 @@ def test_pop_reports_what_is_not_acknowledged_and_releases_it(
         penstock.Producer(penstock_broker) as producer,
         penstock.Admin(penstock_broker) as admin,
         penstock.Consumer(
-            penstock_broker, "g", delivery="pop", start_from="first", invisible_ms=1_000, orderly=orderly
+            penstock_broker, "g", delivery="pop", start_from="first", invisible_ms=2_000, orderly=orderly
         ) as consumer,
     ):
         admin.create_topic("T", queues=1)

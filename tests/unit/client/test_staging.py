@@ -110,7 +110,7 @@ async def two_brokers() -> AsyncIterator[tuple[str, list[EmbeddedBroker]]]:
             node = EmbeddedBroker(broker=options, store=STORE)
             await node.start()
             assert node.broker is not None
-            await node.broker.registration.wait_registered(5_000)
+            await node.broker.registration.wait_registered(60_000)
             nodes.append(node)
         yield names.address, nodes
     finally:
@@ -154,7 +154,7 @@ class Answers:
 
 def test_a_broker_that_does_not_answer_might_be_the_home() -> None:
     async def scenario() -> None:
-        quick = {"call_timeout_ms": 50, "retry_ms": 100}
+        quick = {"call_timeout_ms": 500, "retry_ms": 1_000}
         async with two_brokers() as (address, nodes), AsyncStaging(address, **quick) as staging:  # type: ignore[arg-type]
             await staging.home("q", "orders")
             Answers(nodes[1], RequestCode.STAGED_STATUS, *[lambda command: None] * 100)
@@ -166,7 +166,7 @@ def test_a_broker_that_does_not_answer_might_be_the_home() -> None:
 
 
 def test_what_is_not_answered_or_not_now_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STAGE_TIMEOUT_MS", 100)
+    monkeypatch.setattr(module, "STAGE_TIMEOUT_MS", 1_000)
 
     async def scenario() -> None:
         node = EmbeddedBroker(broker=BROKER, store=STORE)

@@ -171,10 +171,12 @@ def test_many_waiters_few_syncs(tmp_path: Path) -> None:
     with open_store(tmp_path, small_options(segment_size_bytes=1 << 20), disk=disk) as store:
         store.append(Message.of("t", b"first"))
         disk.log.clear()
-        disk.sync_delay_s = 0.004
+        disk.sync_delay_s = 0.02
+        together = threading.Barrier(threads)
         reached: list[tuple[Durability, bool]] = []
 
         def work(number: int) -> None:
+            together.wait(60)
             for i in range(each):
                 result = store.append(Message.of("t", b"%d %d" % (number, i)), number)
                 end = result.physical_offset + result.size
