@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import threading
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import IO, AnyStr
 
 EXIT_INTERRUPTED = 130
+LOOK_UP_MS = 100
 
 
 @contextmanager
@@ -41,15 +41,9 @@ def read_line(stream: IO[AnyStr], size: int = -1) -> AnyStr:
 
 
 def _wait_for_input(stream: IO[AnyStr]) -> None:
-    signalled, wakeup = os.pipe()
-    try:
-        os.set_blocking(wakeup, False)
-        before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        try:
-            while stream.fileno() not in select.select([stream.fileno(), signalled], [], [])[0]:
-                os.read(signalled, 64)  # of a signal whose handler raised nothing
-        finally:
-            signal.set_wakeup_fd(before)
-    finally:
-        os.close(signalled)
-        os.close(wakeup)
+    """Looks up now and then, because a signal that comes right before the wait does not end it. A descriptor to be
+    woken by would be left open by an interrupt that comes before the descriptor is noted."""
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLIN)
+    while not poll.poll(LOOK_UP_MS):
+        pass

@@ -12,7 +12,7 @@ from tests.effort import by_length
 from tests.spark.test_pipeline_signals import archived, command, terminate
 from tests.support.archive_rows import stored_rows
 from tests.support.server_processes import cluster, wait_known
-from tests.waiting import PATIENT_SENDS
+from tests.waiting import PATIENT_SENDS, wait_until
 
 TOPIC, QUEUES = "orders", 3
 FIRST, MAX_ROWS, KILLS = by_length(400, 1_500), 100, by_length(1, 2)
@@ -33,9 +33,7 @@ class Sender:
 
     def _run(self) -> None:
         number = 0
-        with penstock.Producer(
-            self._address, group="archive-test", retries=0, send_timeout_ms=1_000
-        ) as producer:
+        with penstock.Producer(self._address, group="archive-test", **PATIENT_SENDS) as producer:
             while not self._stop.wait(PACE_S):
                 body = b"meanwhile %d" % number
                 number += 1
@@ -79,7 +77,9 @@ def test_the_archive_outlives_kills_of_its_broker_and_has_each_message_once(tmp_
             with Sender(names.address) as sender:
                 for _ in range(KILLS):
                     assert sender.is_back.wait(120)
+                    failures = sender.failures
                     node.kill()
+                    wait_until(lambda before=failures: sender.failures > before, "a send that fails")
                     node.start()
                     wait_known(names.address)
                     begun += running.run_batches(by_length(1, 2))

@@ -284,7 +284,7 @@ def give_up_one(node, group, topic):
         listener.subscribe(topic)
         wait_until(lambda: f"%DLQ%{group}" in node.admin.list_topics(internal=True))
         dead.subscribe(f"%DLQ%{group}")
-        assert dead.poll(timeout_s=30)
+        assert dead.poll(timeout_s=90)
 
 
 @pytest.mark.feature("retained-messages", "fifth-seed")

@@ -1,5 +1,6 @@
 """Commands run in this process against a broker in this process."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,18 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from penstock.cli.main import root
+
+# How long an answer may take unless --timeout says so: commands give up, or send again, after 3 s.
+PATIENCE_MS = 60_000
+
+
+def patience(arguments: Sequence[str]) -> dict[str, Any]:
+    """click's `default_map` for a command line: the command waits for a slow machine."""
+    words = itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
+    found: dict[str, Any] = {"timeout_ms": PATIENCE_MS}
+    for word in reversed([*itertools.islice(words, 2)]):
+        found = {"timeout_ms": PATIENCE_MS, word: found}
+    return found
 
 
 class Commands:
@@ -18,7 +31,8 @@ class Commands:
     def __call__(self, *arguments: object, text: str | bytes = "", columns: int = 120) -> Result:
         environment = {"PENSTOCK_NAMESERVER": self.nameserver, "COLUMNS": str(columns), "TERM": "dumb"}
         runner = CliRunner(env=environment)
-        return runner.invoke(root, [str(argument) for argument in arguments], input=text)
+        words = [str(argument) for argument in arguments]
+        return runner.invoke(root, words, input=text, default_map=patience(words))
 
     def ok(self, *arguments: object, text: str | bytes = "") -> str:
         """What it printed; it must have worked."""

@@ -4,7 +4,7 @@ import penstock
 from penstock.client.admin import Admin
 from penstock.client.consumer import Consumer
 from penstock.client.received import ReceivedMessage, Retry
-from tests.waiting import wait_until
+from tests.waiting import PATIENT_SENDS, wait_until
 
 
 def kill_all(address: str, count: int, *, group: str = "g", topic: str = "T") -> None:
@@ -17,7 +17,7 @@ def kill_all(address: str, count: int, *, group: str = "g", topic: str = "T") ->
     with (
         Consumer(address, group=group, start_from="first", listener=fail) as consumer,
         Admin(address) as admin,
-        penstock.Producer(address) as producer,
+        penstock.Producer(address, **PATIENT_SENDS) as producer,
     ):
         consumer.subscribe(topic)
         for number in range(count):

@@ -39,6 +39,7 @@ PRELOADED = [
     "penstock.testing.embedded",
     "tests.fault.crash_writer",
     "tests.support.forked_process",
+    "tests.support.patient_command",
     "tests.fault.replica_writer",
     "tests.fault.staging_broker",
     "tests.fault.transaction_broker",

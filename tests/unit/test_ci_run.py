@@ -15,9 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 class Run:
     """`.ci/run` in a directory of its own."""
 
-    def __init__(self, folder: Path, **targets: str) -> None:
+    def __init__(self, folder: Path, change: tuple[str, str] = ("", ""), **targets: str) -> None:
         (folder / ".ci").mkdir()
-        shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+        script = Path(shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run"))
+        text = script.read_text()
+        assert change[0] in text
+        script.write_text(text.replace(*change, 1))
         recipes = {
             "check": "true",
             "test": "true",
@@ -87,6 +90,19 @@ def test_a_signal_is_reported_and_leaves_nothing_running(
     assert report[2].startswith("make test")
     assert report[2].endswith(f"interrupted by {number.name}")
     assert len(report) == 3
+    wait_until_gone(child)
+
+
+def test_a_signal_right_after_the_start_of_a_step_ends_the_step(tmp_path: Path) -> None:
+    """The shell was stopped between starting it and noting its process: it went on for as long as it liked."""
+    late = "    until [ -e signalled ]; do sleep 0.01; done\n    job=$!\n"
+    run = Run(tmp_path, ("    job=$!\n", late), check="echo $$$$ > pid; sleep 600; true")
+    child = int(run.wait_for("pid"))
+    run.process.send_signal(signal.SIGTERM)
+    (tmp_path / "signalled").touch()
+    status, report = run.end()
+    assert (status, report[0]) == (143, "== .ci/run: INTERRUPTED (SIGTERM)")
+    assert report[1].endswith("interrupted by SIGTERM")
     wait_until_gone(child)
 
 

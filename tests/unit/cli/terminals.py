@@ -112,7 +112,7 @@ def terminal(
 ) -> Iterator[Terminal]:
     """Run a command with its standard streams on a terminal, or on the descriptors in `streams`."""
     process = TerminalProcess(
-        "penstock.__main__",
+        "tests.support.patient_command",
         *(str(argument) for argument in arguments),
         environment={**_inherited(), **environment},
         folder=folder,

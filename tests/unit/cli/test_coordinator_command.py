@@ -12,6 +12,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from tests.unit.cli.test_servers import SMALL, failed_start, refused, refusing_address, serving
+from tests.waiting import PATIENT_SENDS, wait_until
 
 
 def status_of(address: str) -> dict[str, object]:
@@ -22,7 +23,7 @@ def status_of(address: str) -> dict[str, object]:
         try:
             async with asyncio.timeout(60):
                 while True:
-                    answer = await client.call(address, Command(RequestCode.COORDINATOR_STATUS))
+                    answer = await client.call(address, Command(RequestCode.COORDINATOR_STATUS), 60_000)
                     status: dict[str, object] = json.loads(answer.body)
                     if status["isLeader"]:
                         return status
@@ -47,6 +48,12 @@ def test_it_is_ready_leads_and_stops_cleanly(tmp_path: Path) -> None:
             assert "rror" not in complaints
 
 
+def taken(consumer: penstock.Consumer, got: list[bytes]) -> list[bytes]:
+    """What it has got, and what it gets now."""
+    got += [message.body for message in consumer.poll(10, timeout_s=0.5)]
+    return got
+
+
 def test_up_with_a_coordinator_divides_queues_and_its_directory_serves_with_and_without(
     tmp_path: Path,
 ) -> None:
@@ -58,7 +65,7 @@ def test_up_with_a_coordinator_divides_queues_and_its_directory_serves_with_and_
         with serving("up", "--json", "--data", tmp_path, *ports, *settings, *SMALL, *extra) as server:
             ready = server.ready
             assert ("coordinator" in ready) == bool(extra)
-            with penstock.Producer(ready["nameserver"]) as producer:
+            with penstock.Producer(ready["nameserver"], **PATIENT_SENDS) as producer:
                 producer.send("T", b"%d" % sent)
                 sent += 1
             options = {"coordinators": ready["coordinator"], "balance": "coordinator"} if extra else {}
@@ -66,10 +73,7 @@ def test_up_with_a_coordinator_divides_queues_and_its_directory_serves_with_and_
             with penstock.Consumer(ready["nameserver"], group, start_from="first", **options) as consumer:
                 consumer.subscribe("T")
                 got: list[bytes] = []
-                for _ in range(60):
-                    got += [message.body for message in consumer.poll(10, timeout_s=0.5)]
-                    if len(got) == sent:
-                        break
+                wait_until(lambda: len(taken(consumer, got)) >= sent, "all messages")  # noqa: B023 - called here
             assert sorted(got) == [b"%d" % number for number in range(sent)]
             code, complaints = server.stop()
             assert code == 0

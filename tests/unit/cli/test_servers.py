@@ -30,7 +30,7 @@ from penstock.nameserver import NameServer
 from penstock.remoting import RemotingServer
 from penstock.store import MessageStore
 from tests.disk_limits import NO_DISK_LIMITS
-from tests.waiting import wait_until
+from tests.waiting import PATIENT_SENDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_NAMESERVER")}
@@ -122,10 +122,9 @@ def test_up_is_ready_serves_and_stops_cleanly(tmp_path: Path) -> None:
             assert ready["pid"] == server.process.pid
             assert ready["data"] == str(data)
             address = ready["nameserver"]
-            with Producer(address) as producer:
-                assert producer.send(
-                    "T", b"one"
-                ).is_ok  # at once: the ready line means known to the name server
+            with Producer(address, **PATIENT_SENDS) as producer:
+                # At once: the ready line means known to the name server.
+                assert producer.send("T", b"one").is_ok
             with Consumer(address, "g", start_from="first") as consumer:
                 consumer.subscribe("T")
                 (message,) = consumer.poll(32, 60)
@@ -457,7 +456,7 @@ def test_a_node_that_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path], 
         address = server.ready["nameserver"]
 
         def run(*command: object, text: str = "") -> int:
-            given = ["--nameserver", address, "--timeout", "5000"]
+            given = ["--nameserver", address, "--timeout", "60000"]
             return CliRunner().invoke(root, [*map(str, command), *given], input=text).exit_code
 
         assert run("produce", "T", "--tls-trusted", trusted, text="one\n") == 0
@@ -476,7 +475,7 @@ def test_the_certificate_that_a_node_creates_can_be_trusted(tmp_path: Path) -> N
         with serving("up", "--json", *arguments) as server:
 
             def run(*command: object, text: str = "", address: str = server.ready["nameserver"]) -> Result:
-                given = ["--nameserver", address, "--timeout", "5000"]
+                given = ["--nameserver", address, "--timeout", "60000"]
                 return CliRunner().invoke(root, [*map(str, command), *given], input=text)
 
             refused = run("status", "--tls")

@@ -6,13 +6,16 @@ import os
 import pty
 import random
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import IO
 
 import pytest
 
+from penstock.cli import signals
 from penstock.cli.signals import read_line
 
 ROUNDS = 300
@@ -45,6 +48,35 @@ def test_an_interrupt_ends_the_wait_whenever_it_comes() -> None:
                 timer.start()
                 read_line(stream)
             timer.join()
+
+
+def test_an_interrupt_leaves_no_descriptor_open_wherever_it_comes() -> None:
+    """At each line of the wait, one after the other, until the wait is over before its turn."""
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> object:
+        nonlocal left
+        if frame.f_code.co_filename != signals.__file__:
+            return None
+        left -= event == "line"
+        if not left:
+            raise KeyboardInterrupt
+        return interrupt
+
+    with terminal() as (typed, stream):
+        opened, tracer = len(os.listdir("/proc/self/fd")), sys.gettrace()
+        is_read, turn = False, 0
+        while not is_read:
+            os.write(typed, b"line\n")
+            turn = left = turn + 1
+            sys.settrace(interrupt)  # type: ignore[arg-type]
+            try:
+                is_read = bool(read_line(stream))
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(tracer)
+            assert len(os.listdir("/proc/self/fd")) == opened, turn
+        assert turn > 3
 
 
 def test_a_signal_that_ends_nothing_does_not_end_the_wait() -> None:

@@ -22,7 +22,7 @@ from penstock.testing import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 30
+LIMIT_S = 90
 MIB = 1 << 20
 
 TAKES_OUR_LOCK = """

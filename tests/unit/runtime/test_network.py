@@ -9,7 +9,7 @@ import pytest
 from penstock.runtime import SystemNetwork
 from penstock.runtime.network import dial
 
-LIMIT_S = 10
+LIMIT_S = 90
 
 
 class Echo(asyncio.Protocol):

@@ -170,7 +170,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     options = AccessOptions(enabled=True, cluster_secret="cluster-" + SECRET, reload_interval_ms=86_400_000)
     access = NodeAccess.of(options, tmp_path, runtime)
     coordinator = Coordinator(
-        CoordinatorOptions(port=0),
+        # However long this process is stopped, the broker stays master: what changes by itself is no finding.
+        CoordinatorOptions(port=0, master_lease_ms=60_000, broker_silent_ms=60_000),
         MemoryEnsemble().client(),
         runtime=runtime,
         access=access,

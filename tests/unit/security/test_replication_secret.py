@@ -44,7 +44,7 @@ def copied_from(address: str) -> bytes:
     host, _, port = address.rpartition(":")
     found = b""
     try:
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             connection.sendall(struct.pack(">q", 0))
             while BODY not in found:
                 piece = connection.recv(65_536)

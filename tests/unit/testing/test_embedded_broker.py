@@ -19,6 +19,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.producer import Producer
 from penstock.errors import PenstockError
 from penstock.testing.scratch_disk import ScratchDisk, scratch_parent
+from tests.waiting import PATIENT_SENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_LIMIT_S = 0.050
@@ -27,7 +28,7 @@ TRIES = 20
 
 def test_messages_go_through_it() -> None:
     with penstock.testing.broker() as address:
-        with Producer(address) as producer:
+        with Producer(address, **PATIENT_SENDS) as producer:
             sent = [producer.send("T", b"m%d" % number, tag="t", keys="k").msg_id for number in range(50)]
         with Consumer(address, "g", start_from="first") as consumer:
             consumer.subscribe("T")
@@ -63,7 +64,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
             producer.send("T", b"x")
         assert list(tmp_path.iterdir()) != []
     assert list(tmp_path.iterdir()) == []
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
     host, _, port = address.rpartition(":")
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)), 1).close()
@@ -79,7 +80,7 @@ def test_nothing_stays_behind_when_the_block_fails() -> None:
     threads = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError):
         fail_in_the_block()
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_nothing_stays_behind_when_the_start_fails(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_nothing_stays_behind_when_the_start_fails(tmp_path: Path) -> None:
     threads = set(threading.enumerate())
     with pytest.raises((PenstockError, OSError)), penstock.testing.broker(tmp_path / "file"):
         raise AssertionError("it must not start")
-    assert set(threading.enumerate()) == threads
+    assert set(threading.enumerate()) <= threads
 
 
 def test_clients_that_forgot_to_close_do_not_hold_it_up() -> None:
@@ -126,7 +127,7 @@ def test_options_of_broker_and_store() -> None:
 def test_a_directory_of_ones_own_is_kept(tmp_path: Path) -> None:
     for expected in (1, 2):
         with penstock.testing.broker(tmp_path / "kept") as address:
-            with Producer(address) as producer:
+            with Producer(address, **PATIENT_SENDS) as producer:
                 producer.send("T", b"x")
             with Admin(address) as admin:
                 assert admin.describe_topic("T").messages == expected
@@ -143,7 +144,7 @@ def test_the_async_form_runs_in_the_callers_loop() -> None:
 
     before = {thread.name for thread in threading.enumerate()}
     asyncio.run(session())
-    assert {thread.name for thread in threading.enumerate()} == before
+    assert {thread.name for thread in threading.enumerate()} <= before
 
 
 def test_scratch_directories_are_in_memory_if_there_is_room(
