@@ -81,8 +81,11 @@ class Checkpoint:
                 _, checksum = _OLD_SEAL.unpack_from(data, _VALUES.size)
                 checkpoint.flushed_offset = checkpoint.confirm_offset
                 checkpoint.sealed = checkpoint.trusted = zlib.crc32(data[: _VALUES.size + 4]) == checksum
-            else:  # no seal: a Java broker's, trusted as it trusts itself, unless something else is there
-                checkpoint.trusted = not any(data[_VALUES.size : _VALUES.size + _SEAL.size])
+            else:
+                # No seal: a Java broker's, trusted as it trusts itself, unless something else is there, or nothing: a
+                # page of zeros may have been ours.
+                is_sealless = not any(data[_VALUES.size : _VALUES.size + _SEAL.size])
+                checkpoint.trusted = is_sealless and any(data[: _VALUES.size])
         if min(*_VALUES.unpack_from(data, 0), checkpoint.flushed_offset) < 0:
             checkpoint.trusted = False
         return checkpoint

@@ -1,7 +1,8 @@
 """File sizes of a directory nobody described: found in the files themselves.
 
-Segments and queue files are named by position, so a size is consistent when every position is a multiple of it;
-the largest consistent size wins, because a damaged file is rather too short than too long. An index file's two
+Segments and queue files are named by position, so a size is consistent when every position is a multiple of it.
+The consistent size that most files have wins, and of several the largest, because a damaged file is rather too short
+than too long. An index file's two
 sizes are hidden in one length: they are RocketMQ's defaults, or they are found by looking for the newest
 entry, which the header names, at a place where everything else fits too. Where nothing fits they stay unknown.
 
@@ -11,6 +12,7 @@ Reads only. No state, any thread.
 from __future__ import annotations
 
 import mmap
+from collections import Counter
 from dataclasses import asdict, dataclass
 
 from penstock._hot.layout import ENTRY_SIZE, INDEX_HEADER_SIZE
@@ -96,8 +98,10 @@ def require_sizes(disk: Disk, paths: StorePaths, options: StoreOptions, manifest
 
 
 def consistent_size(files: list[tuple[int, int]], unit: int, default: int) -> int:
-    """The largest size, a multiple of `unit`, of which all positions are multiples; `files`: position, size."""
-    for size in sorted({size for _, size in files}, reverse=True):
+    """The size that most files have, a multiple of `unit` of which all positions are multiples; of several the largest.
+    `files`: position, size."""
+    counts = Counter(size for _, size in files)
+    for size, _ in sorted(counts.items(), key=lambda found: (found[1], found[0]), reverse=True):
         if size and size % unit == 0 and all(position % size == 0 for position, _ in files):
             return size
     return default

@@ -136,6 +136,19 @@ def test_a_queue_entry_at_an_impossible_position_does_not_keep_a_store_from_open
     assert open_and_check(sample, folder)["findings"] or which == "first"
 
 
+def test_a_lost_first_queue_file_is_built_again_though_the_checkpoint_is_zeroed(
+    sample: Sample, folder: Path
+) -> None:
+    """A checkpoint of zeros passed for that of a Java broker, which may have deleted the queue file."""
+    copy(sample.folder, folder)
+    first, *others = sorted((folder / "consumequeue" / "orders" / "0").iterdir())
+    assert others
+    first.unlink()
+    (folder / "checkpoint").write_bytes(bytes((folder / "checkpoint").stat().st_size))
+    inspect(folder)
+    assert open_and_check(sample, folder)["findings"]
+
+
 @pytest.mark.parametrize("size", [2**31 - 2, 0, -1, 1, 90], ids=str)
 def test_the_newest_queue_entry_lies_about_its_size(sample: Sample, folder: Path, size: int) -> None:
     copy(sample.folder, folder)
