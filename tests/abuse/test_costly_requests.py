@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import threading
 import time
 import tracemalloc
@@ -124,14 +125,16 @@ def test_entries_of_a_queue_are_shown_without_reading_their_messages(tmp_path: P
         for number in range(128):
             assert (await bench.client.send(topic, bytes(size), UNIQ_KEY=f"U{number}")).code == 0
         fields = {"topic": topic, "queueId": "0", "index": "0", "count": "1024"}
-        started = time.process_time()
-        for _ in range(3):
+        least = math.inf  # of several: threads of the store work beside it
+        for _ in range(5):
+            started = time.process_time()
             answer = await bench.client.call(RequestCode.QUERY_CONSUME_QUEUE, fields)
+            least = min(least, time.process_time() - started)
             assert answer.code == 0
             assert [one["msg"] for one in json.loads(answer.body)["queueData"]] == [
                 f"U{n}" for n in range(128)
             ]
-        return time.process_time() - started
+        return least
 
     async def scenario() -> None:
         async with running(tmp_path, store=replace(BIG, max_message_size_bytes=1 << 20)) as bench:
