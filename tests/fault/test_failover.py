@@ -125,8 +125,9 @@ def consume_all(name_servers: str, wanted: set[bytes], timeout_s: float = DEADLI
 
 
 @contextmanager
-def ready(folder: Path, *arguments: str, flush: str = "async", fillable: bool = False) -> Iterator[BrokerSet]:
-    with broker_set(folder, *arguments, flush=flush, fillable=fillable) as found:
+def ready(folder: Path, *arguments: str, **more: Any) -> Iterator[BrokerSet]:
+    """A set that has the topic; `more` as of `broker_set`."""
+    with broker_set(folder, *arguments, **more) as found:
         with penstock.Admin(found.names.address) as admin:
             until_done(lambda: admin.create_topic(TOPIC, queues=4))
         yield found

@@ -75,7 +75,7 @@ def printed(output: Path) -> list[str]:
 
 
 def states(address: str) -> set[str]:
-    with penstock.Admin(address) as admin:
+    with penstock.Admin(address, call_timeout_ms=60_000) as admin:
         return {client.state for body in admin.push_clients(GROUP).values() for client in body.clients}
 
 

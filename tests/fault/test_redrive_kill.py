@@ -19,7 +19,7 @@ COUNT = 60
 
 
 def dead_letters(address: str) -> int:
-    with penstock.Admin(address) as admin:
+    with penstock.Admin(address, call_timeout_ms=60_000) as admin:
         return sum(summary.count for summary in admin.dead_letters.groups("g"))
 
 
