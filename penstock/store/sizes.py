@@ -98,8 +98,8 @@ def require_sizes(disk: Disk, paths: StorePaths, options: StoreOptions, manifest
 
 
 def consistent_size(files: list[tuple[int, int]], unit: int, default: int) -> int:
-    """The size that most files have, a multiple of `unit` of which all positions are multiples; of several the largest.
-    `files`: position, size."""
+    """The size that most files have, a multiple of `unit` of which all positions are multiples; of several the
+    largest. `files`: position, size."""
     counts = Counter(size for _, size in files)
     for size, _ in sorted(counts.items(), key=lambda found: (found[1], found[0]), reverse=True):
         if size and size % unit == 0 and all(position % size == 0 for position, _ in files):

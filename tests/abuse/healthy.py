@@ -95,7 +95,7 @@ async def run(address: str, seed: int) -> dict[str, object]:
     while len(pair.received) < 20:  # noqa: ASYNC110  # both work, before the storm begins
         await asyncio.sleep(0.01)
     # By an operator, now: when it is needed, strangers may have used up all groups that come by being named.
-    async with penstock.AsyncAdmin(address) as admin:
+    async with penstock.AsyncAdmin(address, call_timeout_ms=PATIENCE_MS) as admin:
         await admin.create_group(LATE_GROUP)
     print("working", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

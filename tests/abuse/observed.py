@@ -127,7 +127,7 @@ class Observed:
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def stop(self, seconds: float = 20.0) -> int:
+    def stop(self, seconds: float = 90.0) -> int:
         """The exit status after a SIGTERM."""
         if self.is_alive:
             self.process.terminate()

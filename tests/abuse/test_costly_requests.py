@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import threading
 import time
 import tracemalloc
@@ -35,8 +36,9 @@ from penstock.protocol.topic_names import HALF_DONE_TOPIC
 from penstock.remoting import RemotingClient
 from penstock.remoting.threads import WORKERS
 from penstock.runtime import Runtime
+from penstock.testing import ManualClock
 from tests.abuse.test_filters import million_additions_s
-from tests.abuse.test_limits_remoting import BIG
+from tests.abuse.test_limits_remoting import BIG, QUESTION
 from tests.support.coordinator_wire import coordinator, leading
 from tests.support.guarded import READER, caller, guarded
 from tests.support.guarded import run as run_guarded
@@ -123,14 +125,16 @@ def test_entries_of_a_queue_are_shown_without_reading_their_messages(tmp_path: P
         for number in range(128):
             assert (await bench.client.send(topic, bytes(size), UNIQ_KEY=f"U{number}")).code == 0
         fields = {"topic": topic, "queueId": "0", "index": "0", "count": "1024"}
-        started = time.process_time()
-        for _ in range(3):
+        least = math.inf  # of several: threads of the store work beside it
+        for _ in range(5):
+            started = time.process_time()
             answer = await bench.client.call(RequestCode.QUERY_CONSUME_QUEUE, fields)
+            least = min(least, time.process_time() - started)
             assert answer.code == 0
             assert [one["msg"] for one in json.loads(answer.body)["queueData"]] == [
                 f"U{n}" for n in range(128)
             ]
-        return time.process_time() - started
+        return least
 
     async def scenario() -> None:
         async with running(tmp_path, store=replace(BIG, max_message_size_bytes=1 << 20)) as bench:
@@ -159,10 +163,9 @@ def test_tags_of_requests_that_wait_count_as_the_memory_that_they_take(tmp_path:
             assert (await bench.client.send()).code == 0
             wait = {"pull": wait_for_pull, "pop": wait_for_pop}[kind]
             waiting = [asyncio.ensure_future(wait(bench, expression)) for _ in range(24)]
-            # They were all held.
-            await until(lambda: sum(one.done() for one in waiting) > 0)
-            await asyncio.sleep(0.2)
-            assert sum(not one.done() for one in waiting) * each <= 4 << 20
+            # They were all held. None is over by itself before this has waited in vain.
+            await until(lambda: sum(not one.done() for one in waiting) * each <= 4 << 20, "room", 30)
+            assert not all(one.done() for one in waiting)
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
@@ -171,11 +174,11 @@ def test_tags_of_requests_that_wait_count_as_the_memory_that_they_take(tmp_path:
 
 
 async def wait_for_pull(bench: Bench, expression: str) -> Command:
-    return await bench.client.pull(offset=1, wait_ms=20_000, subscription=expression, expressionType="TAG")
+    return await bench.client.pull(offset=1, wait_ms=60_000, subscription=expression, expressionType="TAG")
 
 
 async def wait_for_pop(bench: Bench, expression: str) -> Command:
-    return await pop(bench.client, "T", queue=0, exp=expression, wait_ms=20_000, bornTime=0)
+    return await pop(bench.client, "T", queue=0, exp=expression, wait_ms=60_000, bornTime=0)
 
 
 @pytest.mark.abuse("A14")
@@ -195,17 +198,24 @@ def test_changes_of_a_group_in_a_moment_are_told_to_its_members_together(tmp_pat
 
     async def scenario() -> None:
         nonlocal notices
-        async with running(tmp_path) as bench:
+        clock = ManualClock()
+        async with running(tmp_path, runtime=Runtime(clock=clock)) as bench:
             clients = [bench.connect({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: told}) for _ in range(members)]
             for number, client in enumerate(clients):
                 assert (await client.call(RequestCode.HEART_BEAT, body=beat(number, ["A"]))).code == 0
-            await asyncio.sleep(2 * NOTICE_SPAN_MS / 1000)
+            # Whatever is left to be told of that is told now.
+            clock.advance(NOTICE_SPAN_MS)
+            bench.broker.consumers.tick()
+            clock.advance(NOTICE_SPAN_MS)
+            for client in clients:
+                assert (await client.call(30, QUESTION)).code == 0
             notices = 0
             assert (await clients[0].call(RequestCode.HEART_BEAT, body=beat(0, ["A", "B"] * 128))).code == 0
             for client in clients:  # what was sent to it before has been handled with this answer
-                assert (await client.call(30, {"topic": "T", "queueId": "0"})).code == 0
+                assert (await client.call(30, QUESTION)).code == 0
             assert notices <= NOTICES_MAX * members
             at_once = notices
+            clock.advance(NOTICE_SPAN_MS)
             await until(lambda: notices == at_once + members)  # and of the last change
 
     run(scenario)

@@ -6,7 +6,6 @@ the body can hold a record that is whole, has the right checksum and names its o
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -254,11 +253,11 @@ def test_publishing_needs_permission_for_every_topic_again(tmp_path: Path) -> No
             at = Scene(running, app, admin)
             handle = (await at.stage(app, "public", b"staged")).fields["handle"]
             (tmp_path / "access.toml").write_text(USERS)
-            async with asyncio.timeout(30):
-                while True:  # until the broker has read the file
-                    if (await at.stage(app, "public")).code:
-                        break
-                    await asyncio.sleep(0.01)
+
+            async def is_taken_back() -> bool:
+                return (await at.stage(app, "public")).code != 0
+
+            await until(is_taken_back, "the broker has read the file")
             answer = await at.publish(app, handle)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert "public" in (answer.remark or "")

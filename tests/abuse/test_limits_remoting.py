@@ -137,7 +137,7 @@ def test_a_frame_that_trickles_and_a_peer_that_says_nothing_are_closed(tmp_path:
             peer.send(b"{")
             await asyncio.sleep(0.02)
 
-    at_broker(tmp_path, test, frame_timeout_ms=500)
+    at_broker(tmp_path, test, frame_timeout_ms=1_500)
 
 
 @limit("remoting.idle_timeout_ms")
@@ -149,7 +149,7 @@ def test_a_peer_that_rests_too_long_is_closed(tmp_path: Path) -> None:
         assert await peer.is_closed()
         await peer.close()
 
-    at_broker(tmp_path, test, idle_timeout_ms=500)
+    at_broker(tmp_path, test, idle_timeout_ms=1_500)
 
 
 @limit("remoting.incomplete_bytes_max")

@@ -171,5 +171,5 @@ def test_all_slow_readers_together_keep_only_so_much(tmp_path: Path) -> None:
         test,
         write_buffer_pause_bytes=PAUSE,
         unread_bytes_max=1 << 20,
-        write_timeout_pressed_ms=400,
+        write_timeout_pressed_ms=1_500,
     )

@@ -19,7 +19,7 @@ TOPIC, QUEUES = "orders", 4
 
 def new_history(name_servers: str) -> History:
     """Make the topic, and an empty history for it."""
-    with penstock.Admin(name_servers) as admin:
+    with penstock.Admin(name_servers, call_timeout_ms=60_000) as admin:
         admin.create_topic(TOPIC, QUEUES)
     return History(TOPIC, QUEUES)
 

@@ -129,7 +129,7 @@ def test_a_killed_producer_leaves_whole_messages_only(tmp_path: Path) -> None:
 
             feeding = threading.Thread(target=feed)
             feeding.start()
-            with penstock.Admin(names.address) as admin:
+            with penstock.Admin(names.address, call_timeout_ms=60_000) as admin:
                 wait_until(lambda: admin.describe_topic(history.topic).messages > 200, "some messages")
                 process.kill()
                 process.wait()

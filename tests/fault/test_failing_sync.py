@@ -23,6 +23,7 @@ from tests.support.store_checks import (
     reopened,
     small_options,
 )
+from tests.waiting import wait_until
 
 
 def test_helper_serials_share_a_queue() -> None:
@@ -162,7 +163,9 @@ def test_many_waiters_share_one_sync(tmp_path: Path) -> None:
     disk = faulty(tmp_path)
     with open_store(tmp_path, disk=disk) as store:
         append(store, 600)
+        # The first sync takes until everybody has come, however long a busy machine needs for that.
         disk.sync_delay_s = 0.15
+        disk._sleep = lambda _: wait_until(lambda: store.end_offset("orders", 0) == 17, "16 that wait")
         before = disk.calls["sync"]
         outcomes = in_threads(store, 16)
         syncs = disk.calls["sync"] - before

@@ -129,8 +129,7 @@ def test_what_a_set_was_told_of_a_querys_home_outlives_its_master(tmp_path: Path
             assert untold == (NAME,)
             handle = staging.stage("lone", [(TOPIC, QUEUES)], items(0, 0, 15), 15)
             staging.publish("lone", query, 0, [handle], topic=TOPIC, tell=untold)
-        master = found.master()
-        epoch = found.wait(3).master_epoch
+        master, epoch = found.leader()
         master.kill()
         assert found.master(epoch=epoch + 1) is not master
         wait_known(found.names.address, NAME)

@@ -13,13 +13,13 @@ from penstock.client.received import ReceivedMessage, Retry
 from penstock.client.redrive_marks import MARKS_TOPIC
 from tests.fault.test_client_kill import command
 from tests.support.server_processes import cluster, wait_known
-from tests.waiting import wait_until
+from tests.waiting import PATIENT_SENDS, wait_until
 
 COUNT = 60
 
 
 def dead_letters(address: str) -> int:
-    with penstock.Admin(address) as admin:
+    with penstock.Admin(address, call_timeout_ms=60_000) as admin:
         return sum(summary.count for summary in admin.dead_letters.groups("g"))
 
 
@@ -28,7 +28,7 @@ def make_dead_letters(address: str) -> None:
         penstock.Consumer(
             address, group="g", start_from="first", listener=lambda message: Retry(-1, "no use")
         ) as consumer,
-        penstock.Producer(address) as producer,
+        penstock.Producer(address, **PATIENT_SENDS) as producer,
     ):
         consumer.subscribe("T")
         for number in range(COUNT):
@@ -52,11 +52,12 @@ def copies(address: str) -> list[ReceivedMessage]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victims", ["command", "broker", "both"])
 def test_killed_in_the_middle_and_given_again(tmp_path: Path, victims: str) -> None:
-    words = ("dlq", "redrive", "g", "--all", "--json", "--timeout", "1000")
+    words = ("dlq", "redrive", "g", "--all", "--json")
     with cluster(tmp_path, "--set", "broker.queue_lock_expiry_ms=1000") as (names, node):
         make_dead_letters(names.address)
         first = tmp_path / "first"
-        with command(*words, "--rate", "40", "--nameserver", names.address, output=first) as process:
+        slowly = ("--rate", "20", "--timeout", "1000")
+        with command(*words, *slowly, "--nameserver", names.address, output=first) as process:
             wait_until(lambda: first.read_bytes().count(b"\n") >= 4, "some were sent")
             time.sleep(0.05)  # into the middle of a step
             if victims in ("command", "both"):
@@ -70,7 +71,8 @@ def test_killed_in_the_middle_and_given_again(tmp_path: Path, victims: str) -> N
             node.start()
             wait_known(names.address)
         second = tmp_path / "second"
-        with command(*words, "--wait", "30", "--nameserver", names.address, output=second) as process:
+        patient = ("--wait", "60", "--timeout", "60000")
+        with command(*words, *patient, "--nameserver", names.address, output=second) as process:
             assert process.wait(90) == 0, second.read_text()
         assert second.read_bytes().count(b"\n") == COUNT
         assert b'"failed"' not in second.read_bytes()

@@ -92,7 +92,7 @@ def replication_port(one: BrokerSet) -> tuple[str, int]:
 
 def heard_at(address: tuple[str, int], data: bytes) -> bytes:
     """What a port says to these bytes until it hangs up."""
-    with socket.create_connection(address, timeout=10) as connection:
+    with socket.create_connection(address, timeout=60) as connection:
         connection.sendall(data)
         found = b""
         while True:
@@ -144,8 +144,8 @@ def test_a_secured_set_fails_over_and_tells_strangers_nothing(
             for body in sorted(sent):
                 producer.send("orders", body)
             strangers(one, tls)
-            before = one.wait(1).master_epoch
-            one.master().kill()
+            master, before = one.leader(1)
+            master.kill()
             one.wait(1, epoch=before + 1)
             for number in range(200, 300):
                 sent.add(b"%d" % number)

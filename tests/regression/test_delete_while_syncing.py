@@ -38,7 +38,7 @@ def test_a_topic_is_deleted_while_the_keeper_syncs(tmp_path: Path) -> None:
     keeper.start()
     deadline, rounds = time.monotonic() + SECONDS, 0
     try:
-        while time.monotonic() < deadline and not failures:
+        while (time.monotonic() < deadline or rounds <= 10) and not failures:
             topic = f"T{rounds % 5}"
             for queue_id in range(4):
                 store.append(Message(topic, b"x"), queue_id)
@@ -48,7 +48,6 @@ def test_a_topic_is_deleted_while_the_keeper_syncs(tmp_path: Path) -> None:
         stopping.set()
         keeper.join()
     assert failures == []
-    assert rounds > 10
     store.append(Message("After", b"still in service"))
     store.close()
     assert verify(tmp_path).sound

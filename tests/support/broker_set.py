@@ -59,9 +59,10 @@ class BrokerSet:
     coordinator: ServerProcess
     brokers: list[ServerProcess]
 
-    def info(self) -> ReplicasInfo | None:
+    def info(self, timeout_ms: int = 60_000) -> ReplicasInfo | None:
         body = json.dumps([NAME]).encode()
-        answer = raw(self.coordinator.address, Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body))
+        command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+        answer = raw(self.coordinator.address, command, timeout_ms)
         assert answer.code == 0, answer
         return BrokerReplicasInfo.decode(answer.body).sets.get(NAME)
 
@@ -83,6 +84,12 @@ class BrokerSet:
     def master(self, *, epoch: int = 0) -> ServerProcess:
         address = self.wait(1, epoch=epoch).master_address
         return next(one for one in self.brokers if one.address == address)
+
+    def leader(self, in_sync: int = 3) -> tuple[ServerProcess, int]:
+        """The master of a set with so many members in sync, and its epoch: of one answer, because a busy machine may
+        have another one a moment later."""
+        found = self.wait(in_sync)
+        return next(one for one in self.brokers if one.address == found.master_address), found.master_epoch
 
     def replicas(self) -> list[ServerProcess]:
         master = self.master()
@@ -123,11 +130,13 @@ class BrokerSet:
 
     def log_ends(self) -> list[str]:
         """How far each broker's log goes by its own word, which replicas that are in sync may be behind in."""
-        question = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
-        return [
-            json.loads(raw(node.address, question).body)["table"]["commitLogMaxOffset"]
-            for node in self.brokers
-        ]
+        return [log_end(node) for node in self.brokers]
+
+
+def log_end(node: ServerProcess) -> str:
+    """How far a broker's log goes by its own word."""
+    answer = raw(node.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return str(json.loads(answer.body)["table"]["commitLogMaxOffset"])
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class FakeBroker:
 
     async def ask(self, at: Coordinator, code: int, body: bytes = b"", **fields: Any) -> Command:
         texts = {name: _text(value) for name, value in fields.items()}
-        return await self.client.call(at.address, Command(code, texts, body), timeout_ms=10_000)
+        return await self.client.call(at.address, Command(code, texts, body), timeout_ms=60_000)
 
     async def join(self, at: Coordinator) -> Command:
         """Take an id, register; become master if nobody is."""
@@ -145,7 +145,7 @@ class FakeBroker:
         )
         body = b"" if topics is None else TopicTableReport(topics).encode()
         return await self.client.call(
-            at.address, Command(RequestCode.BROKER_BEAT, header.encode(), body), timeout_ms=10_000
+            at.address, Command(RequestCode.BROKER_BEAT, header.encode(), body), timeout_ms=60_000
         )
 
     async def state(self, at: Coordinator, **changes: Any) -> BrokerBeatResponseHeader:

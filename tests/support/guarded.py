@@ -13,6 +13,7 @@ from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from penstock.security import AccessOptions, Credentials, NodeAccess, SigningHook
 from penstock.testing.embedded import EmbeddedBroker
+from tests.support.running_broker import SCENARIO_S
 
 SECRET = "app-secret-do-not-tell"
 ADMIN_SECRET = "admin-secret-do-not-tell"
@@ -55,10 +56,17 @@ async def guarded(
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SCENARIO_S):
             await test()
 
     asyncio.run(main())
+
+
+class PatientClient(RemotingClient):
+    """Waits for answers as long as a busy machine takes."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int = 60_000) -> Command:
+        return await super().call(address, command, timeout_ms)
 
 
 @asynccontextmanager
@@ -66,7 +74,7 @@ async def caller(keys: dict[str, str] | None) -> AsyncIterator[RemotingClient]:
     """A bare client that signs with these keys, or not at all."""
     runtime = Runtime.system()
     hook = None if keys is None else SigningHook(Credentials(keys["access_key"], keys["secret_key"]), runtime)
-    client = RemotingClient(runtime=runtime, hook=hook)
+    client = PatientClient(runtime=runtime, hook=hook)
     try:
         yield client
     finally:

@@ -198,7 +198,7 @@ def wait_known(name_servers: str, *names: str, timeout_s: float = 60.0) -> float
     """Wait until a name server knows the masters of the named brokers, which answer before they are registered, or
     any broker if none is named; the seconds."""
     started = time.monotonic()
-    with penstock.Admin(name_servers) as admin:
+    with penstock.Admin(name_servers, call_timeout_ms=round(timeout_s * 1000)) as admin:
         while True:
             status = admin.cluster_status()
             registered = [found for found in status.brokers if not found.down_since_ms]

@@ -57,7 +57,8 @@ class Cluster:
         answers = []
         for one in self.coordinators:
             try:
-                found = BrokerSet(self.names[0], one, self.brokers).info()
+                # Others may be stopped, and are not waited for.
+                found = BrokerSet(self.names[0], one, self.brokers).info(5_000)
             except (PenstockError, AssertionError):
                 continue
             if found is not None:

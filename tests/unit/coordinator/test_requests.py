@@ -116,9 +116,9 @@ def test_a_master_that_is_gone_is_replaced_and_the_others_are_told() -> None:
     async def test(server: Coordinator, one: FakeBroker, two: FakeBroker, three: FakeBroker) -> None:
         async with beating(server, two, three):
             await until(lambda: server.sets.is_live(server.sets.names()[0]) and len(server.links) == 3)
-            await two.beat(server)
-            await three.beat(server)
-            await one.alter(server, 1, 2, 3, epoch=1, set_epoch=1)
+            for broker in (two, three, one):
+                await broker.beat(server)
+            assert (await one.alter(server, 1, 2, 3, epoch=1, set_epoch=1)).code == 0
             await one.close()
             await until(lambda: bool(two.notices) and bool(three.notices))
         for broker in (two, three):

@@ -24,7 +24,8 @@ from penstock.testing.metadata import MemoryEnsemble, MemoryMetadata
 from tests.support.coordinator_wire import QUICK, FakeBroker, beating, body_of, brokers, coordinator, leading
 from tests.waiting import until
 
-SESSION_MS = 600
+# Two thirds of it are more than a busy machine stands still.
+SESSION_MS = 1_500
 
 
 @contextlib.asynccontextmanager
@@ -286,7 +287,7 @@ def test_requests_that_wait_when_the_lead_is_lost_are_refused() -> None:
 def test_a_request_that_the_store_does_not_answer_ends() -> None:
     async def go() -> None:
         ensemble = MemoryEnsemble(session_timeout_ms=60_000)
-        async with coordinator(ensemble, request_timeout_ms=200) as one, brokers(1) as (broker,):
+        async with coordinator(ensemble, request_timeout_ms=1_000) as one, brokers(1) as (broker,):
             await leading(one)
             await broker.join(one)
             store_of(one).pause()
@@ -299,7 +300,7 @@ def test_a_request_that_the_store_does_not_answer_ends() -> None:
                 registerCheckCode="x",
             )
             assert answer.code == 14
-            assert "200 ms" in (answer.remark or "")
+            assert "1000 ms" in (answer.remark or "")
             store_of(one).heal()
 
     asyncio.run(go())
@@ -460,12 +461,14 @@ def test_the_scan_takes_out_who_was_silent() -> None:
     async def go() -> None:
         async with coordinator(broker_timeout_ms=200) as one, brokers(1) as (broker,):
             await leading(one)
-            await broker.join(one)
-            await broker.beat(one)
             gone: list[str] = []
             one.heartbeats.brokers.listen(lambda node_id, info: gone.append(f"{node_id} {info.gone}"))
-            await until(lambda: gone == ["c/broker-a/1 Gone.TIMEOUT"])
-            assert one.meters.counters["timed_out"] == 1
+            await broker.join(one)
+            await broker.beat(one)
+            # On a slow machine it may be silent for so long before the test is, too.
+            await until(lambda: gone and "c/broker-a/1" not in one.heartbeats.brokers)
+            assert set(gone) == {"c/broker-a/1 Gone.TIMEOUT"}
+            assert one.meters.counters["timed_out"] == len(gone)
             await broker.beat(one)
             assert "c/broker-a/1" in one.heartbeats.brokers, "it is back as soon as it reports"
 

@@ -21,7 +21,7 @@ from penstock.runtime import Runtime
 from penstock.testing.embedded import BROKER
 from tests.support.balanced import SHORT_LEASE, Cluster, cluster, shares
 from tests.unit.coordinator.test_balanced_consumers import is_level
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 P2P: dict[str, Any] = {"subscription_mode": "point_to_point"}
 PUBSUB: dict[str, Any] = {"subscription_mode": "publish_subscribe"}
@@ -31,6 +31,12 @@ async def start(stack: AsyncExitStack, found: Cluster, name: str, **settings: An
     consumer = await stack.enter_async_context(found.consumer(name, **settings))
     await consumer.subscribe("T")
     return consumer
+
+
+async def refused_at(consumer: AsyncConsumer) -> None:
+    """Wait until the coordinator has refused it, then for its queues, which it does not get."""
+    await until(lambda: consumer.core.rebalancing.refusal, "a refusal")
+    await consumer.wait_assigned(1)
 
 
 @pytest.mark.feature("point-to-point", "fifth-seed")
@@ -65,7 +71,7 @@ def test_a_group_of_another_name_is_joined_by_who_names_none_and_refused_to_who_
     async def scenario() -> None:
         async with cluster(topics={"T": 2, "U": 2}) as found, AsyncExitStack() as stack:
             one = await start(stack, found, "one", group="billing", **P2P)
-            await one.wait_assigned()
+            await one.wait_assigned(DEADLINE_S)
             two = await start(stack, found, "two", group="", **P2P)
             assert two.group == "billing"
             await until(lambda: is_level(one, two, queues=2))
@@ -73,7 +79,7 @@ def test_a_group_of_another_name_is_joined_by_who_names_none_and_refused_to_who_
             with pytest.raises(
                 ClientError, match=r"T is read point to point by group billing.*join billing, name no group"
             ):
-                await third.wait_assigned(1)
+                await refused_at(third)
             # When its readers have gone, the topic is free.
             await one.close()
             await two.close()
@@ -152,7 +158,7 @@ def test_each_partition_is_read_in_both_modes_at_once_and_a_broadcast_reaches_ev
                 assert [broker.offsets.query(group, "T", queue) for queue in range(2)] == [5, 5]
             second = await start(stack, found, "second", group="alone-0", **PUBSUB)
             with pytest.raises(ClientError, match=r"group alone-0 has its consumer, .*@lone0"):
-                await second.wait_assigned(1)
+                await refused_at(second)
 
     asyncio.run(scenario())
 
@@ -190,7 +196,7 @@ def test_a_ring_binds_consumers_to_partitions_and_a_dead_owners_go_to_the_others
             await until(lambda: len(set(found.everything)) == 48)
             even = await start(stack, found, "even", group="T-point_to_point", **P2P)
             with pytest.raises(ClientError, match="in the way ring, this consumer wants even"):
-                await even.wait_assigned(1)
+                await refused_at(even)
 
     asyncio.run(scenario())
 
@@ -202,7 +208,7 @@ def test_a_point_to_point_subscription_has_no_keys_and_others_may_have() -> None
         async with cluster(topics={"T": 2}) as found, AsyncExitStack() as stack:
             keyed = await stack.enter_async_context(found.consumer("keyed", "keyed", **PUBSUB))
             await keyed.subscribe("T", keys=["k1", "k2"])
-            await keyed.wait_assigned()
+            await keyed.wait_assigned(DEADLINE_S)
             async with AsyncProducer(found.node.address) as producer:
                 for number in range(12):
                     await producer.send("T", str(number).encode(), keys=f"k{number % 4} other{number}")

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from penstock.nameserver.kv_config import KvConfig
 from penstock.runtime import Disk, Runtime, SystemDisk
 from penstock.testing import FaultyDisk
 from tests.support.nameserver_wire import name_server, peer
-from tests.waiting import turns
+from tests.waiting import DEADLINE_S, turns
 
 
 def config(path: Path | None, disk: Disk | None = None, **options: Any) -> KvConfig:
@@ -120,11 +121,14 @@ def test_a_slow_disk_holds_up_nobody_else(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FaultyDisk(tmp_path)
         disk.sync_delay_s = 0.3
+        is_answered = threading.Event()
+        disk._sleep = lambda _: is_answered.wait(DEADLINE_S)
         path = str(tmp_path / "kvConfig.json")
         async with name_server(Runtime(disk=disk), kv_config_path=path) as server, peer(server) as admin:
             saving = asyncio.ensure_future(admin.ask(100, namespace="n", key="k", value="v"))
             assert (await admin.ask(101, namespace="n", key="k")).code == 22
             assert not saving.done(), "answered when it is on disk"
+            is_answered.set()
             assert (await saving).code == 0
 
     asyncio.run(run())
@@ -135,9 +139,9 @@ def test_callers_that_go_away_leave_no_half_change(tmp_path: Path, caplog: pytes
         disk = FaultyDisk(tmp_path)
         disk.sync_delay_s = 0.05
         kv = config(tmp_path / "kvConfig.json", disk)
+        disk.fail_next("rename", errno.EIO, after=3, times=1)
         changes = [asyncio.ensure_future(kv.put("n", f"k{number}", "v")) for number in range(4)]
         await turns()
-        disk.fail_next("rename", errno.EIO, after=3, times=1)
         for change in changes[:3]:
             change.cancel()
         await asyncio.gather(*changes, return_exceptions=True)

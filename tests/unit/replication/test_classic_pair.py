@@ -169,7 +169,7 @@ def test_who_is_not_master_turns_everybody_away(tmp_path: Path, caplog: pytest.L
         master.server.step_down()
         await slave.follow(master.address)
         await until(lambda: "not following" in caplog.text or "is over" in caplog.text)
-        assert not slave.client.is_connected
+        await until(lambda: not slave.client.is_connected, "the slave is turned away")
         master.server.serve()
         master.append(0)
         await until(lambda: same(master, slave))

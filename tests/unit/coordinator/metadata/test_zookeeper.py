@@ -62,7 +62,9 @@ def test_the_granted_timeout_counts_not_the_one_asked_for(
         store = ZooKeeperMetadata(ZooKeeperOptions(zookeeper.hosts, session_timeout_ms=timeout_ms))
         await store.start()
         granted_ms = store.granted_timeout_ms
-        assert granted_ms / 3 < store.surely_until_ms - store.clock_ms <= granted_ms * 2 / 3
+        # With a beat that a busy machine answers soon.
+        await until(lambda: granted_ms / 3 < store.surely_until_ms - store.clock_ms)
+        assert store.surely_until_ms - store.clock_ms <= granted_ms * 2 / 3
         await store.stop()
         return granted_ms
 
