@@ -25,6 +25,8 @@ from penstock.remoting import check
 _LOG = logging.getLogger("penstock.coordinator")
 READ_AND_WRITE = 6
 TOPIC_MAX = 127
+# How long a request waits for those that create the same topic. A broker that does not answer takes seconds for each.
+TURN_S = 10.0
 
 # Asks the master of a broker set.
 CallBroker = Callable[[str, Command], Awaitable[Command]]
@@ -62,8 +64,17 @@ class Creation:
     async def _alone(self, topic: str) -> AsyncIterator[None]:
         lock = self._locks.setdefault(topic, asyncio.Lock())
         try:
-            async with lock:
+            try:
+                async with asyncio.timeout(TURN_S):
+                    await lock.acquire()
+            except TimeoutError:
+                raise RequestError(
+                    ResponseCode.SYSTEM_BUSY, f"others are creating queues of topic {topic}", "ask again"
+                ) from None
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             if not lock.locked() and self._locks.get(topic) is lock:
                 del self._locks[topic]

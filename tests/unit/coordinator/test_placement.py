@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.client.async_producer import AsyncProducer
 from penstock.client.coordinators import Coordinators
-from penstock.coordinator.creation import Creation
+from penstock.coordinator.creation import TURN_S, Creation
 from penstock.coordinator.placement import place
 from penstock.coordinator.topic_reports import SetName, TopicQueues, TopicReports
 from penstock.errors import ConnectError, RequestError, ResponseError
@@ -22,6 +22,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import RemotingClient
 from penstock.runtime import Runtime
 from tests.support.balanced import Cluster, cluster
+from tests.unit.coordinator.virtual_time import run_virtually, virtual_runtime
 from tests.waiting import until
 
 
@@ -151,6 +152,32 @@ def test_a_broker_that_refuses_is_said_so_and_asked_again_later() -> None:
             await creation.create("", 1)
 
     asyncio.run(scenario())
+
+
+def test_creations_that_wait_for_a_silent_broker_are_answered_in_time() -> None:
+    """Each waited for all before it, and each of those for the broker."""
+    brokers = Brokers("a")
+    runtime, clock = virtual_runtime()
+    call_s, waiting = 6.0, 20
+
+    async def silent(broker: str, command: Command) -> Command:
+        await asyncio.sleep(call_s)
+        raise ConnectError(f"{broker} does not answer")
+
+    async def scenario() -> None:
+        creation = Creation(brokers.reports, silent)
+        outcomes = await asyncio.gather(
+            *(creation.create("T", 1) for _ in range(waiting)), return_exceptions=True
+        )
+        assert runtime.clock.monotonic_ms() - began_ms <= (TURN_S + call_s) * 1000
+        texts = [str(outcome) for outcome in outcomes]
+        assert all(isinstance(outcome, RequestError) for outcome in outcomes)
+        assert any("others are creating queues of topic T" in text for text in texts)
+        brokers.is_reporting = True
+        assert (await Creation(brokers.reports, brokers.call).create("T", 1)).created == {"a": 1}
+
+    began_ms = clock.monotonic_ms()
+    run_virtually(scenario(), clock)
 
 
 # -- with a real broker ----------------------------------------------------------------------------------------
