@@ -6,8 +6,8 @@ One broker process on loopback with default settings. So many groups, offsets an
 many) are put into its files before it starts; with `--queues` each queue gets a message. Then groups and topics are
 created and offsets committed one after the other, and the broker is stopped. A cost is processor time of the broker
 process per change, from /proc, which other load on the machine changes little; times on the wall stand beside it.
-Last, one connection sends one message after the other while nothing else happens, and while another connection
-creates groups. Only the protocol is used, so the same script measures an earlier version: run it with that one's
+Last, one connection sends one message after the other while nothing else happens (right after all that, and again
+after a restart), and while another connection creates groups. Only the protocol is used, so the same script measures an earlier version: run it with that one's
 interpreter.
 """
 
@@ -235,7 +235,13 @@ async def measure(folder: Path, count: int, with_queues: bool) -> dict[str, floa
         found["stop s"], found["stop cpu s"] = server.stop()
     found["start again s"] = server.start()
     found["memory again MiB"] = server.memory_mib()
-    found["stop again s"], _ = server.stop()
+    bench = Bench(server)
+    try:
+        await bench.p99_ms()
+        found["send p99 ms again"] = await bench.p99_ms()
+    finally:
+        await bench.client.close()
+        found["stop again s"], _ = server.stop()
     return found
 
 
