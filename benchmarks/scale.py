@@ -7,8 +7,8 @@ many) are put into its files before it starts; with `--queues` each queue gets a
 created and offsets committed one after the other, and the broker is stopped. A cost is processor time of the broker
 process per change, from /proc, which other load on the machine changes little; times on the wall stand beside it.
 Last, one connection sends one message after the other while nothing else happens (right after all that, and again
-after a restart), and while another connection creates groups. Only the protocol is used, so the same script measures an earlier version: run it with that one's
-interpreter.
+after a restart), and while another connection creates groups. Only the protocol is used, so the same script measures
+an earlier version: run it with that one's interpreter.
 """
 
 from __future__ import annotations
