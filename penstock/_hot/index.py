@@ -236,8 +236,7 @@ def _next_match(
         if at + ENTRY_SIZE > size:
             break
         previous = get_i32(p, at + 16)
-        # One behind the end was written by somebody who has not counted it yet, or never did: it only leads to older
-        # ones.
+        # An entry behind the end is not counted yet, or never will be: it only leads to older ones.
         if number < entries_end:
             seconds = get_i32(p, at + 12)
             time_ms = begin + seconds * 1000

@@ -3,9 +3,9 @@
 Rules. A member is a connection; it lives as long as its heartbeats and its connection do. Subscriptions belong
 to the group: each full heartbeat replaces the list of topics, and a topic's expression only by a newer version.
 When a member comes or goes, or the list of topics changes, the members of a clustering group are told at
-once (one-way, code 40), so that they share the queues anew; they are never waited for. Members of a group that
-changes again and again are told a few times, then of all changes of a moment together (`tick`): a notice goes to
-every member, however small the request was that caused it. Owned by the event loop; the limits of a heartbeat are
+once (one-way, code 40), so that they share the queues anew; they are never waited for. Notices are
+rate-limited: a group that changes again and again gets a few at once, later ones together (`tick`), because a small
+request causes a notice to every member. Owned by the event loop; the limits of a heartbeat are
 checked before it gets here.
 """
 
@@ -33,7 +33,7 @@ from penstock.runtime import Clock
 
 _LOG = logging.getLogger("penstock.broker")
 Subscription = SubscriptionData
-# How often members are told of changes at once within so long; of further ones when it is over.
+# Notices to a group within a span; later changes are sent together when it ends.
 NOTICES_MAX = 8
 NOTICE_SPAN_MS = 500
 
@@ -104,8 +104,8 @@ class Consumers:
         self._clock = clock
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
-        # Groups whose members are to be told with a later tick.
-        self._untold: dict[str, ConsumerGroup] = {}
+        # Groups whose notices wait for the end of the span.
+        self._delayed: dict[str, ConsumerGroup] = {}
         # Told of a group that a connection is no member of any more.
         self.on_leave: list[Callable[[str, Connection], None]] = []
 
@@ -199,11 +199,11 @@ class Consumers:
         return [*silent]
 
     def tick(self) -> None:
-        """Tell members of changes that had to wait."""
+        """Send the notices that were delayed."""
         now_ms = self._clock.monotonic_ms()
-        for name, group in [*self._untold.items()]:
+        for name, group in [*self._delayed.items()]:
             if now_ms - group._span_ms >= NOTICE_SPAN_MS:
-                del self._untold[name]
+                del self._delayed[name]
                 self._tell(group)
 
     def _remove(self, group: ConsumerGroup, connection: Connection) -> None:
@@ -227,7 +227,7 @@ class Consumers:
             group._span_ms, group._notices = now_ms, 0
         group._notices += 1
         if group._notices > NOTICES_MAX:
-            self._untold[group.name] = group
+            self._delayed[group.name] = group
             return
         for channel in group.members:
             notice = Command(

@@ -127,7 +127,7 @@ class OrderedPops:
         return lot is not None and offset >= lot.position() and offset not in lot.offsets
 
     def wanted(self, acks: Acks) -> dict[OrderedLot, int]:
-        """Those that somebody waits for: lots, each once, and the bits of their messages."""
+        """Unacknowledged lots, each once, with the bits of the messages that are named."""
         found: dict[OrderedLot, int] = {}
         for key, offsets in acks:
             lot = self.lots.find(key.queue, key.pop_time)

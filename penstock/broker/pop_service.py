@@ -452,7 +452,8 @@ class PopService:
                 # Only this one cannot be given back, whatever its messages are; the others must not wait for it.
                 _LOG.error(
                     "popped messages of %s cannot be given back, and are tried again: %s",
-                    *(check.key, error),
+                    check.key,
+                    error,
                     exc_info=None if isinstance(error, PenstockError) else error,
                 )
                 self.state.again(check, now_ms + STUCK_RETRY_MS)

@@ -94,8 +94,8 @@ def _with_place(
     """Where a certificate is kept that a server creates, and for which of its own names it is."""
     own = []
     for _, options in sections:
-        told = str(getattr(options, "advertised_address", ""))
-        own += [str(getattr(options, "host", "")), advertised_host(told)]
+        advertised = str(getattr(options, "advertised_address", ""))
+        own += [str(getattr(options, "host", "")), advertised_host(advertised)]
     hosts = [host.strip("[]") for host in own if host and not is_wildcard(host)]
     return replace(
         tls,

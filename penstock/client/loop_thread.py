@@ -32,8 +32,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def require_loop(home: asyncio.AbstractEventLoop | None) -> None:
-    """Refuse to use an asynchronous client outside of the event loop in which it was started: nothing would ever wake
-    who waits there."""
+    """Refuse to use an asynchronous client outside of the event loop in which it was started: its futures would
+    never complete there."""
     if home is not None and asyncio._get_running_loop() is not home:
         raise ClientError(
             "this client was started in another event loop",

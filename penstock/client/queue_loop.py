@@ -118,7 +118,10 @@ class QueueLoop:
         warned[broker] = now
         logger.warning(
             "group %s has read nothing from broker %s for %d s and keeps trying: %s",
-            *(self._context.options.group, broker, (now - self._failing_ms) // 1000, error),
+            self._context.options.group,
+            broker,
+            (now - self._failing_ms) // 1000,
+            error,
         )
 
     async def _room(self) -> None:

@@ -61,8 +61,8 @@ _QUEUES_MAX = 65_536
 _REFUSALS = (ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
 # Between two questions about a route that sends have found stale, for each topic.
 DOUBT_INTERVAL_S = 0.5
-# How long a broker may take to tell its name servers of a topic that was just created.
 CREATE_FIRST = "create it first: "
+# How long a broker may take to tell its name servers of a topic that was just created.
 CREATED_TRIES, CREATED_WAIT_S = 10, 0.1
 
 

@@ -335,7 +335,7 @@ class PopProcessor:
 
 def invisible_time(options: BrokerOptions, asked_ms: int) -> int:
     """How long messages are to be invisible. A shorter time than the least is raised to it: RocketMQ's brokers take
-    any, and deliver again after a second at the earliest. One whose end nobody sees is refused (A18)."""
+    any, and deliver again after a second at the earliest. One above the maximum is refused (A18)."""
     high = options.pop_invisible_max_ms
     if not 0 <= asked_ms <= high:
         raise RequestError(
